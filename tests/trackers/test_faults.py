@@ -7,14 +7,12 @@ import http.client
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -62,56 +60,6 @@ def assert_all_arrived(client, run_id, steps=STEPS):
     states = client.get_metric_history(run_id, "diag/rule/NUM004")
     assert [point.step for point in states] == list(range(30, steps))
     assert client.get_run(run_id).data.tags["diag.alert.rules"] in ("NUM004", "")
-
-
-@pytest.mark.nightly
-def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, journals, new_mlflow_store):
-    import mlflow
-
-    uri, address = new_mlflow_store(tmp_path), f"http://127.0.0.1:{free_port}"
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1"]
-    command += ["--port", str(free_port), "--workers", "1", "--artifacts-destination", str(tmp_path / "artifacts")]
-
-    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-
-    def start():
-        server = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd=tmp_path,
-            env=environment,
-        )
-        until = time.monotonic() + 240
-        while time.monotonic() < until and server.poll() is None:
-            try:
-                mlflow.MlflowClient(address).search_experiments()
-            except mlflow.MlflowException:
-                time.sleep(0.5)
-            else:
-                return server
-        raise AssertionError("no MLflow server")
-
-    server = start()
-    try:
-        client = mlflow.MlflowClient(address)
-        run_id = client.create_run("0").info.run_id
-        monitor = a_monitor(client, run_id)
-        train(monitor, range(20))
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-        train(monitor, range(20, 40))
-        assert any(journals.iterdir())  # training has gone on, and what it said waits
-        server = start()
-        train(monitor, range(40, STEPS))
-        monitor.close()
-        assert_all_arrived(client, run_id)
-        assert monitor.health["tracker_errors"] > 0
-        assert list(journals.iterdir()) == []
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
 
 
 class Proxy(ThreadingHTTPServer):
@@ -231,33 +179,6 @@ def assert_the_same(client, run_id, folder):
     assert {name: [(point.step, point.value) for point in points] for name, points in arrived.items()} == logged
 
 
-@pytest.mark.nightly
-def test_errors_and_late_answers_in_the_middle_of_a_run(behind, proxy, impatient, journals, tmp_path):
-    client = behind
-    run_id = client.create_run("0").info.run_id
-    monitor = a_monitor(client, run_id)
-    monitor.add(JsonlTracker(tmp_path))
-    train(monitor, range(20))
-    proxy.down = True
-    train(monitor, range(20, 40))
-    wait_for(lambda: proxy.errors >= 6)
-    proxy.slow, proxy.down = 3, False
-    wait_for(lambda: proxy.late)
-    train(monitor, range(40, STEPS))
-    assert proxy.late  # twenty steps take less than one answer
-    proxy.let_go.set()
-    monitor.close()
-
-    assert proxy.slow == 0
-    assert_all_arrived(client, run_id)
-    assert_the_same(client, run_id, tmp_path)
-    assert list(dict.fromkeys(proxy.steps)) == list(range(STEPS))  # in order
-    assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 on all at step 30"
-    assert {file.path for file in client.list_artifacts(run_id, "diag")} >= {"diag/findings.json", "diag/report.html"}
-    assert monitor.health["tracker_errors"] > 0
-    assert list(journals.iterdir()) == []
-
-
 PASSING = {
     "an expired token": (401, b"<html>log in</html>"),
     "no permission": (403, b'{"error_code": "PERMISSION_DENIED", "message": "no"}'),
@@ -366,65 +287,6 @@ def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behi
     assert_all_arrived(client, run_id)
     assert_the_same(client, run_id, tmp_path)
     assert list(dict.fromkeys(proxy.steps)) == list(range(STEPS))
-
-
-KILLED = """
-import os, random, signal, sys, threading, time
-import mlflow
-from tracker_diag import Monitor
-from tracker_diag.trackers.mlflow.write import MlflowTracker
-from tracker_diag.rules.loader import catalog
-
-uri, folder, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
-mlflow.set_tracking_uri(uri)
-client = mlflow.MlflowClient()
-MlflowTracker(client, client.create_run("0").info.run_id)  # so that what it imports is there before each fork
-rules = [rule for rule in catalog() if rule.id == "NUM004"]
-chance = random.Random(0)
-for number in range(times):
-    run_id = client.create_run("0").info.run_id
-    # Counted in steps, and then in time: so it is at any moment of one, however slow the machine.
-    at, after, out = chance.randrange(-1, 60), chance.uniform(0, 0.02), open(f"{folder}/{run_id}", "w")
-    child = os.fork()
-    if child == 0:
-        monitor = Monitor([MlflowTracker(client, run_id)], rules=rules, catalog=False)
-        monitor.health["late_steps"] = 1
-        kill = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
-        step = 0
-        if at < 0:
-            kill.start()
-        while True:
-            if step == at:
-                kill.start()
-            monitor.log({"loss": float("nan") if step % 7 == 3 else 0.5}, step)
-            out.write(f"{step}\\n")
-            out.flush()
-            step += 1
-            time.sleep(0.002)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-"""
-
-
-@pytest.mark.nightly
-def test_fifty_trainers_are_killed_and_flush_sends_what_they_left(mlflow_store, tmp_path, journals):
-    import mlflow
-
-    (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-W", "ignore", "-c", KILLED, mlflow_store, str(tmp_path / "runs"), "50"]
-    subprocess.run(command, check=True, timeout=500)
-    done = CliRunner().invoke(app, ["flush", str(journals)])
-    assert done.exit_code == 0, done.output
-    client = mlflow.MlflowClient()
-    logged = {file.name: len(file.read_text().split()) for file in (tmp_path / "runs").iterdir()}
-    assert len(logged) == 50
-    assert sum(steps > 10 for steps in logged.values()) > 10
-    for run_id, steps in logged.items():
-        points = [point.step for point in client.get_metric_history(run_id, "diag/health/late_steps")]
-        assert points == list(range(len(points)))  # each once, in order
-        assert len(points) >= steps  # what `log` came back from is there
-        if steps > 3:
-            assert client.get_run(run_id).data.tags["diag.alert.rules"] == "NUM004"
-    assert list(Path(journals).iterdir()) == []
 
 
 def test_flush_leaves_alone_what_is_alive_and_says_what_it_could_not_send(mlflow_store, journals, impatient):

@@ -1,5 +1,4 @@
 import math
-import socket
 import socketserver
 import threading
 
@@ -108,17 +107,6 @@ def hangs_up():
         yield f"http://127.0.0.1:{server.server_address[1]}", asked
         server.shutdown()
         thread.join()
-
-
-def test_a_server_that_does_not_answer(monkeypatch):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(SourceError, match=rf"^it: no answer from {address} \(ReadTimeoutError\)$"):
-            read_mlflow(f"x@{address}", "it")
 
 
 def test_passwords_are_not_told():

@@ -72,14 +72,11 @@ class FanOut:
         """
         if any(notice.level != "info" for notice in notices):
             records = [*records, *self._drawings(so_far)]
-        self._write(step, [Metrics(own), *records], *([entry] for entry in changed), *([entry] for entry in notices))
+        self._write(step, [Metrics(own), *records], [*changed, *notices])
 
     def events(self, step: int, events: Sequence[str], changed: Sequence[Finding], notices: Sequence[Notice]) -> None:
         """What was done on purpose at `step`, and the findings that ended by it."""
-        entries = [Event(event) for event in events]
-        self._write(
-            step, *([entry] for entry in entries), *([entry] for entry in changed), *([entry] for entry in notices)
-        )
+        self._write(step, [], [*map(Event, events), *changed, *notices])
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """Write the end to all of them first: while one that is down is waited for, the others finish."""
@@ -97,8 +94,9 @@ class FanOut:
                 return [shown.drawing()] if shown else []
         return []
 
-    def _write(self, step: int, *parts: Sequence[Entry]) -> None:
-        """Each of the `parts` by itself to each tracker: a record that one cannot write costs no alert."""
+    def _write(self, step: int, together: Sequence[Entry], single: Sequence[Entry]) -> None:
+        """Give entries to each tracker, each `single` one by itself: a record that cannot be written costs no alert."""
+        parts = [together, *([entry] for entry in single)]
         sent = [entries for part in parts if (entries := self._passed(part))]
         for tracker in self._all:
             for part in sent:

@@ -1,10 +1,10 @@
 """MLflow: metrics, tables, pictures, tags and a chart view, in the run that exists."""
 
 import json
+import math
 import os
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from tracker_diag.rules.triage import Summary
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
+from tracker_diag.trackers.mlflow.answers import is_against_it, judged, status
 from tracker_diag.trackers.mlflow.artifacts import drawing_file, list_tables, put, rows_in, table_file, tail_file
 from tracker_diag.trackers.mlflow.tags import described, links, tags_of, verdict_note
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
@@ -52,15 +53,6 @@ MOST = 20 * BATCH
 LOCAL = ("sqlite:", "file:")
 """Beginnings of addresses that no credentials are sent to."""
 
-REFUSED = "INVALID_PARAMETER_VALUE"
-"""Error code with which MLflow says what it has against a value. All else may pass: an expired token, a gateway that is
-being redeployed and answers 404 itself, a run that is restored."""
-
-TOO_LARGE = 413
-
-TOO_EARLY = frozenset({408, 425, 429})
-"""Statuses below 500 that say nothing against what was sent."""
-
 TRIES = 8
 """Times in a row that a store of artifacts answers 4xx to a file, after which it does not want it."""
 
@@ -92,8 +84,10 @@ class MlflowTracker(Tracker):
         """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
         self._files: dict[str, Callable[[], bytes]] = {}
         """What waits, by path: of several files with one path the last. A picture is drawn when it is sent."""
-        self._unlisted: list[str] = []
-        """Tables that MLflow's list of them may lack."""
+        self._after: dict[str, Callable[[], None]] = {}
+        """What waits until the files are there: the run's list of tables, and the view."""
+        self._tables: set[str] = set()
+        """Their paths."""
         self._events: list[tuple[int, str]] = []
         self._earlier: list[Any] | None = None
         """Events of the processes that logged to this run before, once they are needed."""
@@ -101,10 +95,8 @@ class MlflowTracker(Tracker):
         """Pictures of the last distributions; they are sent at an alert and at the end."""
         self._charted: set[str] = set()
         """Ratio pairs and rules that the view was made for."""
-        self._view_waits = False
-        self.sent = 0
         self._tries = 0
-        """Times that a file was answered by 4xx, without one that was taken between."""
+        """Times in a row that something was answered by 4xx."""
 
     @classmethod
     def find(cls, target: Any = None, *, run_id: str | None = None) -> Tracker | None:
@@ -207,8 +199,7 @@ class MlflowTracker(Tracker):
                 self._alert(entry)
             elif isinstance(entry, Event):
                 self._events.append((step, entry.text))
-                self._files[EVENTS] = self._events_file
-                self._unlisted.append(EVENTS)
+                self._put_table(EVENTS, self._events_file)
             elif isinstance(entry, File):  # before pictures, which take long
                 self._files = {f"{PREFIX}{entry.name}": entry.text.encode, **self._files}
             elif isinstance(entry, End):
@@ -222,7 +213,7 @@ class MlflowTracker(Tracker):
                 metric = self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)
                 self._metrics.append(metric)
             elif isinstance(record, Table):
-                self._put_table(record)
+                self._put_table(f"{record.name}.json", partial(table_file, record))
             elif isinstance(record, Histogram):
                 tails.setdefault(record.pair, []).append(record)
         for pair, histograms in tails.items():
@@ -232,13 +223,14 @@ class MlflowTracker(Tracker):
             if isinstance(record, Drawing):
                 self._files |= {f"{record.name}.png": partial(drawing_file, record), **self._tails}
         charted = {record.name for record in records if record.name.startswith(RULE)} | {*tails}
-        self._view_waits |= not charted <= self._charted
-        self._charted |= charted
+        if not charted <= self._charted:
+            self._charted |= charted
+            self._after["view"] = self._show
 
-    def _put_table(self, table: Table) -> None:
-        path = f"{table.name}.json"
-        self._files[path] = partial(table_file, table)
-        self._unlisted.append(path)
+    def _put_table(self, path: str, content: Callable[[], bytes]) -> None:
+        self._files[path] = content
+        self._tables.add(path)
+        self._after["tables"] = self._list_tables
 
     def _events_file(self) -> bytes:
         if self._earlier is None:
@@ -258,121 +250,83 @@ class MlflowTracker(Tracker):
         self._files[f"{PREFIX}findings.json"] = json.dumps(summary.to_json(), indent=1).encode
         self._files[f"{PREFIX}report.html"] = lambda: render_html(summary, tables).encode()
         for table in tables:
-            self._put_table(table)
+            self._put_table(f"{table.name}.json", partial(table_file, table))
         self._files |= self._tails
-        self._view_waits = True  # outcomes may have come since it was made
+        self._after["view"] = self._show  # outcomes may have come since it was made
 
     def flush(self, *, last: bool = False) -> bool:
-        try:
-            self._flush()
-        except Exception as error:
-            if self._temporary(error) and not isinstance(error, OSError):
-                raise Unavailable(f"mlflow: {error}") from error
-            if isinstance(error, OSError) and not self._temporary(error):
-                raise Refused(f"mlflow: {error}") from error
-            raise
-        return True
-
-    def _flush(self) -> None:
-        answered = None
+        late = None
         try:
             self._flush_metrics()
-        except Exception as error:
-            answered = error  # whoever answers may take tags: an alert does not wait for a quota of metrics
-            if not (self._temporary(error) and _status(error)):
+        except Unavailable as error:
+            if not status(error):
                 raise
-        while self._tags:
-            key, value = next(iter(self._tags.items()))
-            with self._request(partial(self._tags.pop, key)):
-                shown = self._described(value) if key == NOTE_TAG else value
-                self._client.set_tag(self.run_id, key, shown, synchronous=True)
-        if answered:
-            raise answered
-        while self._files:
-            path = next(iter(self._files))
-            self._attempt(partial(self._files.pop, path), partial(self._put, path))
-        if self._unlisted:
-            self._attempt(self._unlisted.clear, partial(list_tables, self._client, self.run_id, self._unlisted))
-        if self._view_waits:
-            self._attempt(partial(setattr, self, "_view_waits", False), self._show)
-
-    def _put(self, path: str) -> None:
-        content = self._files[path]()
-        self._files[path] = lambda: content  # it is not drawn again at the next try
-        put(self._client, self.run_id, path, content)
+            late = error  # what answers may take tags: an alert does not wait for a quota of metrics
+        self._send_all(self._tags, self._put_tag)
+        if late:
+            raise late
+        self._send_all(self._files, self._put_file, tries=TRIES)
+        self._send_all(self._after, lambda name: self._after[name](), tries=TRIES)
+        return True
 
     def _flush_metrics(self) -> None:
         while self._metrics:  # in one call: a database takes twenty steps at the price of one
-            now, refused = self._metrics[:BATCH], []
+            batch, refused = self._metrics[:BATCH], []
             try:
-                self._client.log_batch(self.run_id, metrics=now, synchronous=True)
-            except Exception as error:
-                if self._temporary(error):
-                    raise
-                refused = self._one_by_one(now)
-            del self._metrics[: len(now)]
+                self._log(batch)
+            except Refused:
+                for metric in batch:
+                    try:
+                        self._log([metric])
+                    except Refused as error:  # noqa: PERF203  # each by itself is the point
+                        refused.append(f"{metric.key}: {error}")
+            del self._metrics[: len(batch)]
             self.full = False
             self.sent += 1
             if refused:
                 raise Refused(f"mlflow: {len(refused)} metrics refused, {refused[0]}")
 
-    def _attempt(self, done: Callable[[], object], send: Callable[[], None]) -> None:
-        """Send something; it is given up once it was answered by 4xx so often that it would hold up what comes next."""
-        with self._request(done):
+    def _log(self, metrics: Sequence[Any]) -> None:
+        with judged():
+            self._client.log_batch(self.run_id, metrics=metrics, synchronous=True)
+
+    def _send_all(self, waiting: dict[str, Any], send: Callable[[str], None], tries: float = math.inf) -> None:
+        """Send what waits, one by one; what never goes well, or was refused so many times, is given up."""
+        while waiting:
+            key = next(iter(waiting))
             try:
-                send()
-            except Exception as error:
-                self._tries += 400 <= _status(error) < 500 and _status(error) not in TOO_EARLY
-                if self._tries < TRIES:
+                with judged():
+                    send(key)
+            except Refused:
+                del waiting[key]
+                raise
+            except Unavailable as error:
+                self._tries += is_against_it(error)
+                if self._tries < tries:
                     raise
+                del waiting[key]
                 self._tries = 0
-                raise Refused(f"mlflow: given up after {TRIES} tries, {error}") from error
+                raise Refused(f"mlflow: {key} given up after {tries} tries, {error}") from error
+            del waiting[key]
             self._tries = 0
+            self.sent += 1
 
-    @contextmanager
-    def _request(self, done: Callable[[], object]) -> Generator[None]:
-        """One of those that wait; `done` takes it off the list, when it went well or never will."""
-        try:
-            yield
-        except Exception as error:
-            if not self._temporary(error):
-                done()
-            raise
-        done()
-        self.sent += 1
+    def _put_tag(self, key: str) -> None:
+        value = self._tags[key]
+        if key == NOTE_TAG:
+            value = described(self._client.get_run(self.run_id).data.tags.get(NOTE_TAG, ""), value)
+        self._client.set_tag(self.run_id, key, value, synchronous=True)
 
-    def _one_by_one(self, metrics: Sequence[Any]) -> list[str]:
-        """Log each metric on its own; those that MLflow refuses, and why."""
-        refused = []
-        for metric in metrics:
-            try:
-                self._client.log_batch(self.run_id, metrics=[metric], synchronous=True)
-            except Exception as error:  # noqa: PERF203  # each on its own is the point
-                if self._temporary(error):
-                    raise
-                refused.append(f"{metric.key}: {error}")
-        return refused
+    def _put_file(self, path: str) -> None:
+        content = self._files[path]()
+        self._files[path] = lambda: content  # it is not drawn again at the next try
+        put(self._client, self.run_id, path, content)
 
-    def _temporary(self, error: Exception) -> bool:
-        if isinstance(error, Refused):
-            return False
-        if code := getattr(error, "error_code", None):
-            return bool(code != REFUSED)
-        return isinstance(error, OSError) and _status(error) != TOO_LARGE
+    def _list_tables(self) -> None:
+        list_tables(self._client, self.run_id, sorted(self._tables))
 
     def _show(self) -> None:
         """Write the view anew; it keeps the charts of other runs of the experiment."""
         logged = self._client.get_run(self.run_id).data.metrics
         present = self._client.get_experiment(self._experiment).tags.get(VIEW_TAG, "")
         self._client.set_experiment_tag(self._experiment, VIEW_TAG, chart_view(shown_of(logged) | keys_in(present)))
-
-    def _described(self, text: str) -> str:
-        """The run's description with `text` in it, beside what stands there already."""
-        return described(self._client.get_run(self.run_id).data.tags.get(NOTE_TAG, ""), text)
-
-
-def _status(error: Exception) -> int:
-    """The HTTP status that `error` tells of; 0 if none."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    of_mlflow: Any = getattr(error, "get_http_status_code", None)
-    return status or (of_mlflow() if of_mlflow else 0)

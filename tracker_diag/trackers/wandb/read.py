@@ -98,7 +98,7 @@ def _history(run: Any, api: Any, source: str, progress: Progress | None) -> Fini
         for other in api.runs(f"{run.entity}/{run.project}", filters={f"config.{OF}": run.id}):
             for row in other.scan_history():
                 axis.beside(rows, row)
-    axis.told(rows)
+    axis.note_on(rows)
     return rows.finish(source, dict(flat(run.config, ".")))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import Drawing, Histogram, Scalar, Table
+from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.picture import drawn
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.trackers.tables import Tables
@@ -57,10 +57,9 @@ class Beside(Tracker):
         """Rows and tables that W&B has taken."""
         self._rows: deque[dict[str, Any]] = deque()
         self._tables = Tables()
-        self._waiting: dict[str, Table] = {}
+        self._waiting: dict[str, Table | Drawing] = {}
+        """What goes into the summary: of several with one name the last."""
         self._files: dict[str, str] = {}
-        self._drawing: Drawing | None = None
-        """The time line that is to be drawn next."""
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -79,11 +78,10 @@ class Beside(Tracker):
         for entry in entries:
             self._waiting |= {table.name: table for table in self._tables.changed_by(step, entry)}
             if isinstance(entry, Drawing):
-                self._drawing = entry
+                self._waiting[entry.name] = entry
             elif isinstance(entry, Notice):
                 with self._network():
-                    run = self._run or self._begin()
-                    run.alert(entry.title, entry.text, level=entry.level.upper(), wait_duration=1)
+                    self._open.alert(entry.title, entry.text, level=entry.level.upper(), wait_duration=1)
             elif isinstance(entry, File):
                 self._files[PREFIX + entry.name] = entry.text
 
@@ -106,9 +104,9 @@ class Beside(Tracker):
             self._rows.popleft()
             self.sent += 1
         while self._waiting:
-            name, table = next(iter(self._waiting.items()))
+            name, record = next(iter(self._waiting.items()))
             try:
-                (self._run or self._begin()).summary[name] = media(table)
+                self._open.summary[name] = media(record)
             except Exception as error:
                 if not self._passes(error):  # as of a run that is over; making a table takes time
                     del self._waiting[name]
@@ -118,20 +116,14 @@ class Beside(Tracker):
         while self._files:
             self._save(*next(iter(self._files.items())))
             self.sent += 1
-        if self._drawing:
-            drawing, self._drawing = self._drawing, None  # the next alert has another one
-            require("matplotlib", "wandb")
-            image = self._wandb.Image(drawn(drawing))
-            (self._run or self._begin()).summary[drawing.name] = image
 
     def _save(self, name: str, text: str) -> None:
         """Put a file among those of the run; W&B takes them from the run's own folder alone."""
         del self._files[name]  # whatever comes of it: a disk that takes nothing now would be asked for ever
-        run = self._run or self._begin()
-        file = Path(run.dir) / name
+        file = Path(self._open.dir) / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-        run.save(str(file), base_path=run.dir, policy="now")
+        self._open.save(str(file), base_path=self._open.dir, policy="now")
 
     def close(self) -> None:
         """End the run of our own, if there is one; what it was given is in a file of W&B's already."""
@@ -141,8 +133,13 @@ class Beside(Tracker):
     def _passes(self, error: Exception) -> bool:
         return isinstance(error, OSError | self._wandb.errors.CommError)
 
+    @property
+    def _open(self) -> Any:
+        """The run that tables and alerts go to."""
+        return self._run or self._begin()
+
     def _begin(self) -> Any:
-        """The run beside yours: a number of its own for each process, as W&B counts rows from 0 in each."""
+        """The run next to yours: a number of its own for each process, as W&B counts rows from 0 in each."""
         if self._refused:
             raise self._refused
         if self._own is None:
@@ -171,11 +168,14 @@ class Beside(Tracker):
         return self._own
 
 
-def media(record: Scalar | Histogram | Table) -> Any:
+def media(record: Record) -> Any:
     """`record` as W&B takes it."""
     wandb: Any = sys.modules["wandb"]
     if isinstance(record, Histogram):
         return wandb.Histogram(np_histogram=(record.counts, record.edges))
+    if isinstance(record, Drawing):
+        require("matplotlib", "wandb")
+        return wandb.Image(drawn(record))
     if isinstance(record, Table):
         return wandb.Table(columns=list(record.columns), data=[list(row) for row in record.rows])
     return record.value
