@@ -206,7 +206,7 @@ class TensorBoard(Adapter):
 
     def own(self, name):
         events = self.events(self.folder / name)
-        return [(tag, *event) for tag in sorted(events.Tags()["scalars"]) for event in events.Scalars(tag)]
+        return [(tag, event) for tag in sorted(events.Tags()["scalars"]) for event in events.Scalars(tag)]
 
     def shown(self, name):
         tags = self.events(self.folder / name / "diag").Tags()

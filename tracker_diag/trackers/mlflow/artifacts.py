@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tracker_diag.records import Drawing, Histogram, Table
+from tracker_diag.records import Cell, Drawing, Histogram
 from tracker_diag.report.picture import drawn, drawn_tail, png_of
 
 TABLES_TAG = "mlflow.loggedArtifacts"
@@ -44,9 +44,9 @@ def rows_in(client: Any, run_id: str, path: str) -> list[Any]:
         return rows
 
 
-def table_file(table: Table) -> bytes:
+def table_file(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> bytes:
     """A table as `mlflow.load_table` reads it."""
-    return json.dumps({"columns": table.columns, "data": table.rows}).encode()
+    return json.dumps({"columns": columns, "data": rows}).encode()
 
 
 def drawing_file(drawing: Drawing) -> bytes:

@@ -10,9 +10,10 @@ from typing import Any
 
 from tracker_diag.errors import DiagError, require, require_installed
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import SAMPLES, Drawing, Histogram, Record, Scalar, Table
+from tracker_diag.records import SAMPLES, Cell, Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
-from tracker_diag.report.tables import events_table
+from tracker_diag.report.tables import CHECKPOINTS, events_table
+from tracker_diag.report.tokens import WORST
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.triage import Summary
 from tracker_diag.scrub import without_password
@@ -45,7 +46,8 @@ BATCH = 1000
 
 NOTE_TAG = "mlflow.note.content"
 
-EVENTS = f"{PREFIX}events.json"
+WHOLE = (WORST, CHECKPOINTS)
+"""Tables that are complete each time that they come; to the others rows are added."""
 
 MOST = 20 * BATCH
 """Metrics in memory, some hundred steps, beyond which no more are taken in while the server is down."""
@@ -86,11 +88,12 @@ class MlflowTracker(Tracker):
         """What waits, by path: of several files with one path the last. A picture is drawn when it is sent."""
         self._after: dict[str, Callable[[], None]] = {}
         """What waits until the files are there: the run's list of tables, and the view."""
-        self._tables: set[str] = set()
-        """Their paths."""
-        self._events: list[tuple[int, str]] = []
-        self._earlier: list[Any] | None = None
-        """Events of the processes that logged to this run before, once they are needed."""
+        self._tables: dict[str, Table] = {}
+        """The last one that came for each path; at the end it comes once more."""
+        self._new_rows: dict[str, list[tuple[Cell, ...]]] = {}
+        """Of tables that grow, by path."""
+        self._sending: dict[str, list[Any]] = {}
+        """All rows of a table that is on its way: a try that failed may have been done all the same."""
         self._tails: dict[str, Callable[[], bytes]] = {}
         """Pictures of the last distributions; they are sent at an alert and at the end."""
         self._charted: set[str] = set()
@@ -198,8 +201,7 @@ class MlflowTracker(Tracker):
             elif isinstance(entry, Notice):
                 self._alert(entry)
             elif isinstance(entry, Event):
-                self._events.append((step, entry.text))
-                self._put_table(EVENTS, self._events_file)
+                self._put_table(events_table([(step, entry.text)]))
             elif isinstance(entry, File):  # before pictures, which take long
                 self._files = {f"{PREFIX}{entry.name}": entry.text.encode, **self._files}
             elif isinstance(entry, End):
@@ -213,7 +215,7 @@ class MlflowTracker(Tracker):
                 metric = self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)
                 self._metrics.append(metric)
             elif isinstance(record, Table):
-                self._put_table(f"{record.name}.json", partial(table_file, record))
+                self._put_table(record)
             elif isinstance(record, Histogram):
                 tails.setdefault(record.pair, []).append(record)
         for pair, histograms in tails.items():
@@ -227,15 +229,22 @@ class MlflowTracker(Tracker):
             self._charted |= charted
             self._after["view"] = self._show
 
-    def _put_table(self, path: str, content: Callable[[], bytes]) -> None:
-        self._files[path] = content
-        self._tables.add(path)
+    def _put_table(self, table: Table) -> None:
+        path = f"{table.name}.json"
+        if table.name in WHOLE:
+            self._files[path] = partial(table_file, table.columns, table.rows)
+        else:
+            self._new_rows.setdefault(path, []).extend(table.rows)
+            self._files[path] = partial(self._grown, path, table.columns)
+        self._tables[path] = table
         self._after["tables"] = self._list_tables
 
-    def _events_file(self) -> bytes:
-        if self._earlier is None:
-            self._earlier = rows_in(self._client, self.run_id, EVENTS)
-        return table_file(events_table([*self._earlier, *self._events]))
+    def _grown(self, path: str, columns: Sequence[str]) -> bytes:
+        """The rows that the run has in the table, of an earlier process too, and the new ones below them."""
+        if path not in self._sending:
+            self._sending[path] = rows_in(self._client, self.run_id, path)
+        self._sending[path] += self._new_rows.pop(path, [])
+        return table_file(columns, self._sending[path])
 
     def _alert(self, notice: Notice) -> None:
         if notice.level != "info":
@@ -250,7 +259,8 @@ class MlflowTracker(Tracker):
         self._files[f"{PREFIX}findings.json"] = json.dumps(summary.to_json(), indent=1).encode
         self._files[f"{PREFIX}report.html"] = lambda: render_html(summary, tables).encode()
         for table in tables:
-            self._put_table(f"{table.name}.json", partial(table_file, table))
+            if self._tables.get(f"{table.name}.json") != table:
+                self._put_table(table)
         self._files |= self._tails
         self._after["view"] = self._show  # outcomes may have come since it was made
 
@@ -321,6 +331,7 @@ class MlflowTracker(Tracker):
         content = self._files[path]()
         self._files[path] = lambda: content  # it is not drawn again at the next try
         put(self._client, self.run_id, path, content)
+        self._sending.pop(path, None)
 
     def _list_tables(self) -> None:
         list_tables(self._client, self.run_id, sorted(self._tables))
