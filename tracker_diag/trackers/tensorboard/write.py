@@ -109,11 +109,12 @@ class TensorBoardTracker(Tracker):
                     charts[key.slice].append(scalar(f"{PREFIX}{key.pair}/{key.stat}", entry.value))
             elif isinstance(entry, Histogram):
                 values.append(histogram(entry))
-            elif isinstance(entry, Drawing):
-                values.append(_image(entry))
         self._main.put(step, at, values)
         for name, of_slice in charts.items():
             self._slices[name].put(step, at, of_slice)
+        for entry in entries:
+            if isinstance(entry, Drawing):  # last, as nothing else is lost where it cannot be drawn
+                self._main.put(step, at, [_image(entry)])
 
     def flush(self, *, last: bool = False) -> bool:
         for file in (self._main, *self._slices.values()):
