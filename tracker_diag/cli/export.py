@@ -110,9 +110,10 @@ def _judged(source: str, framework: str | None) -> Diagnosis:
 
 
 def _mlflow_view(name: str) -> tuple[str, bool]:
+    from tracker_diag.trackers.mlflow.read import split
     from tracker_diag.trackers.mlflow.view import save_view, view_path
 
-    experiment, _, uri = name.rpartition("@") if "@" in name else (name, "", "")
+    experiment, uri = split(name)
     client = require("mlflow", "mlflow").MlflowClient(uri or None)
     experiment_id, written = save_view(client, experiment)
     server = client.tracking_uri if client.tracking_uri.startswith("http") else "<address of the MLflow server>"

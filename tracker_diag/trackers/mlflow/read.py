@@ -33,6 +33,8 @@ PAGE = 1000
 
 def split(name: str) -> tuple[str, str]:
     """What `<run or experiment>[@tracking uri]` names, and the URI; without one it is that which MLflow would use."""
+    if match := re.fullmatch(r"(.*?)@(\w+:.*)", name):  # an address may hold another "@", before its host
+        return match[1], match[2]
     wanted, _, uri = name.rpartition("@") if "@" in name else (name, "", "")
     return wanted, uri
 

@@ -39,11 +39,12 @@ def store_of(project: str, source: str) -> Generator[sqlite3.Connection]:
         raise SourceError(f"{source}: no store of Trackio in {file}: {one_line(error)}") from error
 
 
-def split(name: str) -> tuple[str, str]:
+def split(name: str, source: str) -> tuple[str, str]:
     """Project and run of `<project>/<run>`. A project's name may hold a slash: the first project that is there."""
     splits = [(name[:at], name[at + 1 :]) for at, character in enumerate(name) if character == "/"]
-    there = [(project, run) for project, run in splits if project_file(trackio_folder(), project).is_file()]
-    return (there or splits or [("", name)])[0]
+    if not splits:
+        raise SourceError(f"{source}: expected trackio:<project>/<run>")
+    return next((parts for parts in splits if project_file(trackio_folder(), parts[0]).is_file()), splits[0])
 
 
 def read_trackio(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
@@ -52,9 +53,7 @@ def read_trackio(name: str, source: str, progress: Progress | None = None) -> Fi
     Raises:
         SourceError: "source: what is wrong".
     """
-    project, run = split(name)
-    if not project:
-        raise SourceError(f"{source}: expected trackio:<project>/<run>")
+    project, run = split(name, source)
     with store_of(project, source) as store:
         query = "SELECT run_id FROM metrics WHERE run_name = ? OR run_id = ? GROUP BY run_id ORDER BY MIN(id)"
         ids = [row[0] for row in store.execute(query, (run, run))]
@@ -78,7 +77,7 @@ def list_trackio(name: str, source: str, *, project: bool) -> list[Listed]:
         Gone: there is no such run, or no such project.
         SourceError: "source: what is wrong".
     """
-    within, run = (name, "") if project else split(name)
+    within, run = (name, "") if project else split(name, source)
     with store_of(within, source) as store:
         query = "SELECT run_id, run_name, MAX(id), MAX(timestamp) FROM metrics GROUP BY 1 ORDER BY MIN(id)"
         runs = {str(own): (str(shown), str(last), at) for own, shown, last, at in store.execute(query)}
@@ -98,7 +97,7 @@ def list_trackio(name: str, source: str, *, project: bool) -> list[Listed]:
     if project:
         return listed
     if not listed:
-        raise Gone(f"{source}: no run {run!r} in project {within!r}, expected trackio:<project>/<run>")
+        raise Gone(f"{source}: no run {run!r} in project {within!r}")
     return [replace(listed[-1], source=source)]
 
 

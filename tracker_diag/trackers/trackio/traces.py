@@ -16,8 +16,9 @@ def traces_in(name: str, source: str, odd: Odd) -> Iterator[tuple[str, Mapping[s
     Raises:
         SourceError: "source: what is wrong".
     """
-    project, run = (name, "") if project_file(trackio_folder(), name).is_file() else split(name)
-    with store_of(project or name, source) as store:
+    whole = "/" not in name or project_file(trackio_folder(), name).is_file()
+    project, run = (name, "") if whole else split(name, source)
+    with store_of(project, source) as store:
         if not store.execute("SELECT 1 FROM sqlite_master WHERE name = 'traces'").fetchone():
             raise SourceError(f"{source}: no traces: project {project!r} has no table of them")
         query = "SELECT id, run_id, step, timestamp, messages, metadata, spans FROM traces"
