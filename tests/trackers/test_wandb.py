@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.trackers.adapters import Wandb, history, own, summary
 from tracker_diag import Monitor, wrap
+from tracker_diag.testing import example_batch
 from tracker_diag.trackers.delivery.journal import Journal
 from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.wandb.write import WandbTracker
@@ -19,27 +21,10 @@ from tracker_diag.trackers.wandb.write import WandbTracker
 pytestmark = pytest.mark.slow
 
 
-def history(records):
-    return [record["history"]["item"] for record in records if record["type"] == "history"]
-
-
-def own(rows):
-    """The user's part of the rows: without the diagnostics, and without the clock."""
-    clock = ("_runtime", "_timestamp")
-    return [
-        mine
-        for row in rows
-        if (mine := {k: v for k, v in row.items() if not k.startswith("diag/") and k not in clock}) and len(mine) > 1
-    ]
-
-
-def summary(records):
-    """The last value of each key that was put into the summary."""
-    found = {}
-    for record in records:
-        if record["type"] == "summary":
-            found |= record["summary"].get("update", {})
-    return found
+@pytest.fixture
+def by_step(request):
+    """p95 by step, of the rows of the run and of those next to it."""
+    return lambda: Wandb(request).series("run", "diag/policy/all/p95")
 
 
 def test_the_time_line_is_there_from_the_alert_on(wandb_offline):
@@ -68,11 +53,6 @@ def test_a_loop_of_ones_own_with_the_tracker_alone(steps, rng, make_batch, wandb
     assert beside == ([] if steps == 1 else list(range(steps)))
 
 
-def rows_of(records):
-    clock = ("_runtime", "_timestamp")
-    return [{key: value for key, value in row.items() if key not in clock} for row in history(records)]
-
-
 YOURS = {
     "few rows with steps": lambda run: [run.log({"eval/return": 0.5 * epoch}, step=epoch) for epoch in range(3)],
     "few rows without": lambda run: [run.log({"eval/return": 0.5 * epoch}) for epoch in range(3)],
@@ -84,7 +64,7 @@ YOURS = {
 @pytest.mark.by_day("few rows with steps-before", "none-between")
 @pytest.mark.parametrize("when", ["before", "between"])
 @pytest.mark.parametrize("yours", YOURS)
-def test_more_steps_than_rows_of_yours_move_none_of_them(yours, when, rng, make_batch, wandb_offline):
+def test_more_steps_than_rows_of_yours_move_none_of_them(yours, when, wandb_offline, by_step):
     plain = wandb_offline.start("plain")
     YOURS[yours](plain)
     plain.finish()
@@ -94,48 +74,39 @@ def test_more_steps_than_rows_of_yours_move_none_of_them(yours, when, rng, make_
         run.diag.log({"loss": 1.0}, 0)
         YOURS[yours](run)
     for step in range(100, 150):
-        run.diag.observe(**make_batch(rng))
+        run.diag.observe(**example_batch(step))
         run.diag.log({"loss": 1.0}, step)
     if when == "before":
         YOURS[yours](run)
     run.finish()
     counted = {kind for kind, count in run.diag.health.items() if count}
     assert counted <= {"late_steps", "dropped_histograms"}  # of rows that count epochs, and of steps without a row
-    records, alone = wandb_offline.records(), rows_of(wandb_offline.records("plain"))
-    assert repr(own(rows_of(records))) == repr(alone)
-    assert len(rows_of(records)) == len(alone)
-    everywhere = [*history(records), *(row for more in wandb_offline.beside() for row in history(more))]
-    found = [row["diag/step"] for row in everywhere if "diag/policy/all/p95" in row]
-    assert sorted(found) == list(range(100, 150))
-
-
-def by_step(wandb_offline):
-    """What stands of ours in rows, in the run and beside it: p95 by step."""
-    everywhere = [*history(wandb_offline.records())]
-    everywhere += [row for more in wandb_offline.beside() for row in history(more)]
-    return {row["diag/step"]: row["diag/policy/all/p95"] for row in everywhere if "diag/policy/all/p95" in row}
+    records, alone = wandb_offline.records(), history(wandb_offline.records("plain"))
+    assert repr(own(history(records))) == repr(own(alone))
+    assert len(history(records)) == len(alone)
+    assert sorted(by_step()) == list(range(100, 150))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("steps", ["said", "counted"])
-def test_tensors_that_come_after_the_row_stand_under_their_own_step(steps, rng, make_batch, wandb_offline, tmp_path):
+def test_tensors_that_come_after_the_row_stand_under_their_own_step(steps, wandb_offline, by_step, tmp_path):
     """`observe` after `log`: each step is looked at again with the next row, when its own row may be closed."""
     run = wrap(wandb_offline.start(), also=[JsonlTracker(tmp_path / "files")])
     for step in range(12):
         run.log({"loss": 1.0}, **({"step": step} if steps == "said" else {}))
-        run.diag.observe(**make_batch(rng), step=step)
+        run.diag.observe(**example_batch(step), step=step)
     run.finish()
     lines = (json.loads(line) for line in (tmp_path / "files" / "metrics.jsonl").read_text().splitlines())
     computed = {line["step"]: line["diag/policy/all/p95"] for line in lines if "diag/policy/all/p95" in line}
     assert len(computed) >= 11
-    found = by_step(wandb_offline)
+    found = by_step()
     last = summary(wandb_offline.records())
     found.setdefault(last["diag/step"], last.get("diag/policy/all/p95"))
     assert found == computed
     assert not wandb_offline.beside()  # your rows have room for all of them
 
 
-def test_a_last_step_outlives_the_row_that_an_earlier_one_went_into(rng, make_batch, wandb_offline):
+def test_a_last_step_outlives_the_row_that_an_earlier_one_went_into(rng, make_batch, wandb_offline, by_step):
     """Step 0 comes once more when its row is closed, and takes the next: that row closes after step 1 was looked at."""
     run = wrap(wandb_offline.start())
     for row in ({"loss": 1.0}, None, {"loss": 2.0}, {"reward": 1.0}):
@@ -145,7 +116,7 @@ def test_a_last_step_outlives_the_row_that_an_earlier_one_went_into(rng, make_ba
         else:
             run.log(row, commit=row != {"loss": 2.0})
     run.finish()
-    found, last = by_step(wandb_offline), summary(wandb_offline.records())
+    found, last = by_step(), summary(wandb_offline.records())
     found.setdefault(last["diag/step"], last["diag/policy/all/p95"])
     assert sorted(found) == [0, 1]
 
@@ -263,7 +234,7 @@ def test_a_killed_run_is_left_as_it_is_and_what_waits_goes_into_another(tmp_path
     folders = list(tmp_path.glob("wandb/offline-run-*"))
     ids = {folder.name.split("-", 4)[-1] for folder in folders}
     assert len(ids) == len(folders) >= 2
-    yours = [(row["_step"], row["loss"]) for row in rows_of(read_wandb(file, ended=False))]
+    yours = [(row["_step"], row["loss"]) for row in own(history(read_wandb(file, ended=False)))]
     assert yours == [(0, 1.0), (10, 1.0), (20, 1.0)][: len(yours)]  # W&B itself may lose the last ones
     files = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     rows = [row for one in files for row in history(read_wandb(one, ended=one != file))]
