@@ -120,8 +120,8 @@ def chart_view(keys: set[str]) -> str:
 
 
 def _section(uuid: str, title: str) -> dict[str, object]:
-    wide = 2  # columns: wide enough for a legend that tells the slices apart
-    return {"uuid": uuid, "name": title, "display": True, "isReordered": True, "columns": wide, "cardHeight": 380}
+    size = {"columns": 2, "cardHeight": 380}  # wide enough for a legend with the names of the slices
+    return {"uuid": uuid, "name": title, "display": True, "isReordered": True, **size}
 
 
 def _chart(section: str, uuid: str, keys: Sequence[str], scale: str) -> dict[str, object]:

@@ -153,9 +153,8 @@ class TrackioTracker(Tracker):
         if media:
             self._put(media)
         for record in records:
-            if isinstance(record, Drawing):  # the thread that logs does not wait for it
-                self._artist = threading.Thread(target=self._draw, args=(record,), daemon=True)
-                self._artist.start()
+            if isinstance(record, Drawing):
+                self._have_drawn(record)
 
     def _end(self) -> None:
         if self._artist:
@@ -168,6 +167,16 @@ class TrackioTracker(Tracker):
         if self._reopened:
             with redirect_stdout(StringIO()):
                 self.run.finish()
+
+    def _have_drawn(self, drawing: Drawing) -> None:
+        """Draw in a thread of its own: the one that logs does not wait for it."""
+        artist = threading.Thread(target=self._draw, args=(drawing,), daemon=True)
+        try:
+            artist.start()
+        except RuntimeError:  # none starts in `atexit` from Python 3.12 on
+            self._draw(drawing)
+        else:
+            self._artist = artist
 
     def _draw(self, drawing: Drawing) -> None:
         try:
