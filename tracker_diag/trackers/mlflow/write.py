@@ -85,7 +85,9 @@ class MlflowTracker(Tracker):
         self._tags: dict[str, str] = {}
         """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
         self._files: dict[str, Callable[[], bytes]] = {}
-        """What waits, by path: of several files with one path the last. A picture is drawn when it is sent."""
+        """What waits, by path: of several files with one path the last."""
+        self._pictures: dict[str, Callable[[], bytes]] = {}
+        """The same, drawn when they are sent, and sent after the files, as that takes long."""
         self._after: dict[str, Callable[[], None]] = {}
         """What waits until the files are there: the run's list of tables, and the view."""
         self._tables: dict[str, Table] = {}
@@ -202,8 +204,8 @@ class MlflowTracker(Tracker):
                 self._alert(entry)
             elif isinstance(entry, Event):
                 self._put_table(events_table([(step, entry.text)]))
-            elif isinstance(entry, File):  # before pictures, which take long
-                self._files = {f"{PREFIX}{entry.name}": entry.text.encode, **self._files}
+            elif isinstance(entry, File):
+                self._files[f"{PREFIX}{entry.name}"] = entry.text.encode
             elif isinstance(entry, End):
                 self._end(entry.summary, entry.tables)
         self.full = len(self._metrics) >= MOST
@@ -223,7 +225,7 @@ class MlflowTracker(Tracker):
             self._tails[f"{PREFIX}{pair}/{kind}.png"] = partial(tail_file, title, step, histograms)
         for record in records:
             if isinstance(record, Drawing):
-                self._files |= {f"{record.name}.png": partial(drawing_file, record), **self._tails}
+                self._pictures |= {f"{record.name}.png": partial(drawing_file, record), **self._tails}
         charted = {record.name for record in records if record.name.startswith(RULE)} | {*tails}
         if not charted <= self._charted:
             self._charted |= charted
@@ -261,7 +263,7 @@ class MlflowTracker(Tracker):
         for table in tables:
             if self._tables.get(f"{table.name}.json") != table:
                 self._put_table(table)
-        self._files |= self._tails
+        self._pictures |= self._tails
         self._after["view"] = self._show  # outcomes may have come since it was made
 
     def flush(self, *, last: bool = False) -> bool:
@@ -275,7 +277,8 @@ class MlflowTracker(Tracker):
         self._send_all(self._tags, self._put_tag)
         if late:
             raise late
-        self._send_all(self._files, self._put_file, tries=TRIES)
+        for files in (self._files, self._pictures):
+            self._send_all(files, partial(self._put_file, files), tries=TRIES)
         self._send_all(self._after, lambda name: self._after[name](), tries=TRIES)
         return True
 
@@ -327,9 +330,9 @@ class MlflowTracker(Tracker):
             value = described(self._client.get_run(self.run_id).data.tags.get(NOTE_TAG, ""), value)
         self._client.set_tag(self.run_id, key, value, synchronous=True)
 
-    def _put_file(self, path: str) -> None:
-        content = self._files[path]()
-        self._files[path] = lambda: content  # it is not drawn again at the next try
+    def _put_file(self, files: dict[str, Callable[[], bytes]], path: str) -> None:
+        content = files[path]()
+        files[path] = lambda: content  # it is not drawn again at the next try
         put(self._client, self.run_id, path, content)
         self._sending.pop(path, None)
 
