@@ -238,9 +238,7 @@ def test_a_killed_run_is_left_as_it_is_and_what_waits_goes_into_another(tmp_path
     assert yours == [(0, 1.0), (10, 1.0), (20, 1.0)][: len(yours)]  # W&B itself may lose the last ones
     files = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     rows = [row for one in files for row in history(read_wandb(one, ended=one != file))]
-    last = summary(read_wandb(file, ended=False)).get("diag/step")
-    found = {row["diag/step"] for row in rows if "diag/policy/text_only/count" in row} | {last}
-    assert found == set(range(30))
+    assert {row["diag/step"] for row in rows if "diag/policy/text_only/count" in row} == set(range(30))
 
 
 @pytest.mark.nightly
