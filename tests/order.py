@@ -12,14 +12,14 @@ LONGEST = (
     "a_run_of_the_evidence",
     "test_openrlhf",
     "test_growth.py",
-    "test_same_rows.py",
+    "test_conformance.py",
 )
 """What takes longest begins first, or the other worker would wait for it in the end."""
 
 ALONE = re.compile(
-    r"/test_(examples|mlflow|openrlhf|same_rows|simulated|skyrl|verl|wandb_server)\.py"
+    r"/test_(conformance|examples|mlflow|openrlhf|simulated|skyrl|verl|wandb_server)\.py"
     r"|/test_demo\.py::test_findings_survive"
-    r"|/test_faults\.py::test_(a_server_that_is_killed|fifty|flush)"
+    r"|/test_faults\.py::test_flush"
     r"|/test_trl\.py::test_(ppo_is_seen|the_private_functions)"
     r"|/test_live\.py::test_both|/test_ears\.py::test_(mlflow|wandb|trackio|tensorboard)\["
 )

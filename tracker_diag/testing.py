@@ -104,7 +104,7 @@ def check_tracker(tracker: Tracker, scalars: Callable[[str], Mapping[int, float]
     wrong = [*_declared(tracker), *(fault for step in range(0, 20, 2) for fault in _written(tracker, step, finding))]
     table = Table("diag/slices", ("pair", "count", "note"), (("policy", 1, None), ("policy", None, "x")))
     summary = Summary("check", 20, 0, 19, (finding,), {"EVA002": (no_series("eval_score"),)}, ("NUM001",))
-    wrong += _write(tracker, 19, End(summary, (table,)))
+    wrong += [*_write(tracker, 19, _time_line()), *_write(tracker, 19, End(summary, (table,)))]
     wrong += _raised("flush", partial(tracker.flush, last=True))
     wrong += _raised("close", tracker.close)
     if scalars is not None:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tracker_diag.errors import DiagError, require
-from tracker_diag.hooks import Unlocked, after, all_off, before
+from tracker_diag.hooks import Unlocked, all_off, before
 from tracker_diag.records import Scalar
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.trackers.tracker import End, Entry, Event, Listener, Off, Tracker, is_a, writing_of_ours
+from tracker_diag.trackers.tracker import End, Entry, Event, Listener, Off, Tracker, is_a, on_begin, writing_of_ours
 
 RUN = "swanlab.sdk.internal.run"
 """Where SwanLab 0.10 defines its class `Run`."""
@@ -53,7 +53,7 @@ class SwanLabTracker(Tracker):
 
     @classmethod
     def watch(cls, begun: Callable[[Tracker], None]) -> Off:
-        return after(sys.modules["swanlab"], "init", (), lambda run, _: begun(cls(run)), Unlocked(_ignored))
+        return on_begin(sys.modules["swanlab"], lambda run: begun(cls(run)))
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -94,7 +94,3 @@ class SwanLabTracker(Tracker):
             data["diag/summary"] = self._text(str(ends[0]))
         if data:
             self.run.log(data, step=step)
-
-
-def _ignored(kind: str, error: Exception) -> None:
-    """A hook on a library that nobody watches yet has nowhere to report to."""

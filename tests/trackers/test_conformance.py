@@ -1,23 +1,97 @@
 """Every tracker against the same contract, each on the real thing; a third party runs `check_tracker` on its own."""
 
+import itertools
 import json
+import math
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tracker_diag import Monitor
+from tests.trackers.adapters import ADAPTERS, TRACKERS
+from tracker_diag import DiagError, Monitor, wrap
 from tracker_diag.records import Drawing, Histogram, Scalar, Table
 from tracker_diag.testing import CapturingTracker, check_tracker
-from tracker_diag.trackers import discovery as found
+from tracker_diag.trackers.discovery import tracker_class
 from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.tracker import Tracker
 
 pytestmark = pytest.mark.slow
 
 
-def test_jsonl(tmp_path):
+@pytest.fixture(params=TRACKERS)
+def adapter(request):
+    return ADAPTERS[request.param](request)
+
+
+def test_all_of_a_run_arrives(adapter, rng, make_batch):
+    run = wrap(adapter.start("run"))
+    for step in range(140):
+        post = 0.02 * math.exp(max(0, step - 80) * 0.05)
+        run.diag.observe(**make_batch(rng, post=post, pairs=("policy",)))
+        adapter.log(run, {"reward": 0.5 + step}, step)
+    adapter.end(run)
+    assert run.diag.health["tracker_errors"] == 0
+    assert [*adapter.series("run", "diag/policy/all/p95")] == [*range(140)]
+    tails = {name: adapter.series("run", f"diag/policy/{name}/p95") for name in ("text_only", "post_tool")}
+    assert tails["post_tool"][139] > 3 * tails["text_only"][139]
+    assert adapter.series("run", "diag/rule/POL001")[139] == 2
+    assert adapter.shown("run") == (adapter.tables, True)
+    adapter.check(run)
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.dictionaries(
+            st.sampled_from(["loss", "reward", "train/kl", "eval_score"]),
+            st.floats(-1e6, 1e6, width=32) | st.sampled_from([math.nan, math.inf, -math.inf]) | st.integers(-5, 5),
+            min_size=1,
+        ),
+        st.none() | st.integers(0, 12),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=12,
+)
+NUMBERS = itertools.count()
+
+
+@settings(max_examples=settings().max_examples // 12, suppress_health_check=list(HealthCheck))
+@given(calls=CALLS)
+@pytest.mark.parametrize("adapter", ADAPTERS, indirect=True)
+def test_your_rows_are_the_same_with_and_without_us(adapter, calls, make_batch):
+    tensors = make_batch(np.random.default_rng(0), size=16)
+
+    def logged(*, wrapped):
+        name = f"run-{next(NUMBERS)}"
+        run = wrap(adapter.start(name)) if wrapped else adapter.start(name)
+        for data, step, observed in calls:
+            if wrapped and observed:
+                run.diag.observe(**tensors)
+            adapter.log(run, data, step)
+        adapter.end(run)
+        return repr(adapter.own(name))  # so that NaN equals itself
+
+    assert logged(wrapped=True) == logged(wrapped=False)
+
+
+@pytest.mark.nightly
+def test_the_contract_is_kept(adapter):
+    run = adapter.start("run")
+    tracker = tracker_class(type(adapter).__name__.lower()).find(run)
+    ended = []
+
+    def scalars(name):
+        ended.append(ended or adapter.end(run))
+        return adapter.series("run", name)
+
+    assert check_tracker(tracker, scalars) == []
+    assert adapter.shown("run")[1]
+
+
+def test_the_contract_is_kept_by_files(tmp_path):
     def scalars(name):
         rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
         return {row["step"]: row[name] for row in rows if name in row}
@@ -25,63 +99,17 @@ def test_jsonl(tmp_path):
     assert check_tracker(JsonlTracker(tmp_path), scalars) == []
 
 
-def test_mlflow(mlflow_store):
-    import mlflow
-
-    from tracker_diag.trackers.mlflow.write import MlflowTracker
-
-    client = mlflow.MlflowClient()
-    run_id = client.create_run("0").info.run_id
-
-    def scalars(name):
-        points = client.get_metric_history(run_id, name)
-        assert len({point.step for point in points}) == len(points)
-        return {point.step: point.value for point in points}
-
-    assert check_tracker(MlflowTracker(client, run_id), scalars) == []
-    assert "diag/timeline.png" in {one.path for one in client.list_artifacts(run_id, "diag")}
-
-
-@pytest.mark.nightly
-def test_wandb(wandb_offline):
-    from tracker_diag.trackers.wandb.write import WandbTracker
-
-    run = wandb_offline.start()
-
-    def scalars(name):
-        run.finish()
-        (records,) = wandb_offline.beside()  # no row is the trainer's
-        rows = [record["history"]["item"] for record in records if record["type"] == "history"]
-        return {row["diag/step"]: row[name] for row in rows if name in row}
-
-    assert check_tracker(WandbTracker(run), scalars) == []
-    assert [*Path(run.dir).rglob("media/images/diag/timeline*.png")]
-
-
-def test_trackio(trackio_runs):
-    from tracker_diag.trackers.trackio.write import TrackioTracker
-
-    run = trackio_runs.start()
-
-    def scalars(name):
-        run.finish()
-        return {step: row[name] for step, row in trackio_runs.rows() if name in row}
-
-    assert check_tracker(TrackioTracker(run), scalars) == []
-    assert any("diag/timeline" in row for _, row in trackio_runs.rows())
-
-
-def test_tensorboard(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    from tracker_diag.trackers.tensorboard.write import TensorBoardTracker
-
-    def scalars(name):
-        events = EventAccumulator(str(tmp_path / "diag")).Reload()
-        return {event.step: event.value for event in events.Scalars(name)}
-
-    assert check_tracker(TensorBoardTracker(str(tmp_path)), scalars) == []
-    assert [one.step for one in EventAccumulator(str(tmp_path / "diag")).Reload().Images("diag/timeline")] == [10, 19]
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("mlflow", r"mlflow: no active run, expected one; call mlflow\.start_run\(\) before wrap\(mlflow\)"),
+        ("wandb", r"wandb: no run is underway, expected one; call wandb\.init\(\) before wrap\(wandb\)"),
+        ("trackio", r"trackio: no run is underway, expected one; call trackio\.init\(\) before wrap\(trackio\)"),
+    ],
+)
+def test_a_module_without_a_run_is_refused(module, message):
+    with pytest.raises(DiagError, match=message):
+        wrap(pytest.importorskip(module))
 
 
 class Forgetful(Tracker):
@@ -122,37 +150,11 @@ def test_tables_and_the_picture_of_an_alert_come_too():
         for record in records:
             kinds.setdefault(type(record), set()).add(step)
     assert kinds.keys() == {Scalar, Histogram, Table, Drawing}
-    assert kinds[Drawing] == kinds[Table] == {10}
-    assert check_tracker(Numbers()) == ["step 10: write: AttributeError: 'Table' object has no attribute 'value'"]
-
-
-class Own:
-    """A tracker that nobody here has heard of."""
-
-    def send(self, what):
-        pass
-
-
-class OwnTracker(CapturingTracker):
-    @classmethod
-    def find(cls, target=None):
-        return cls() if isinstance(target, Own) else None
-
-
-def test_a_tracker_of_another_package_is_found_by_its_entry_point(monkeypatch):
-    from importlib.metadata import EntryPoint
-
-    import tracker_diag as td
-
-    with pytest.raises(td.DiagError, match=r"Own given, expected"):
-        td.wrap(Own())
-    entry = EntryPoint("own", f"{__name__}:OwnTracker", found.GROUP)
-    monkeypatch.setattr(EntryPoint, "load", lambda self: OwnTracker)
-    monkeypatch.setattr(found, "entry_points", lambda group: [entry])
-    wrapped = td.wrap(Own())
-    wrapped.diag.log({"loss": 0.5}, 0)
-    wrapped.diag.close()
-    assert wrapped.diag.summary().steps == 1
+    assert (kinds[Drawing], kinds[Table]) == ({10, 19}, {10})
+    assert check_tracker(Numbers()) == [
+        "step 10: write: AttributeError: 'Table' object has no attribute 'value'",
+        "step 19: write: Drawing: AttributeError: 'Drawing' object has no attribute 'value'",
+    ]
 
 
 def test_ten_thousand_names_of_tools_fold_and_every_one_is_taken(rng, make_batch, mlflow_store):
@@ -179,7 +181,6 @@ def test_ten_thousand_names_of_tools_fold_and_every_one_is_taken(rng, make_batch
 def test_a_name_that_the_tracker_refuses_costs_itself_alone(mlflow_store):
     import mlflow
 
-    from tracker_diag.records import Scalar
     from tracker_diag.trackers.mlflow.write import MlflowTracker
 
     client = mlflow.MlflowClient()

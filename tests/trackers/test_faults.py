@@ -6,7 +6,6 @@ Against a real MLflow server and store, partly through a proxy on loopback that 
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -262,65 +261,6 @@ def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behi
     assert_all_arrived(client, run_id)
     assert_the_same(client, run_id, tmp_path)
     assert list(dict.fromkeys(proxy.steps)) == list(range(STEPS))
-
-
-KILLED = """
-import os, random, signal, sys, threading, time
-import mlflow
-from tracker_diag import Monitor
-from tracker_diag.trackers.mlflow.write import MlflowTracker
-from tracker_diag.rules.loader import catalog
-
-uri, folder, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
-mlflow.set_tracking_uri(uri)
-client = mlflow.MlflowClient()
-MlflowTracker(client, client.create_run("0").info.run_id)  # so that what it imports is there before each fork
-rules = [rule for rule in catalog() if rule.id == "NUM004"]
-chance = random.Random(0)
-for number in range(times):
-    run_id = client.create_run("0").info.run_id
-    # Counted in steps, and then in time: so it is at any moment of one, however slow the machine.
-    at, after, out = chance.randrange(-1, 60), chance.uniform(0, 0.02), open(f"{folder}/{run_id}", "w")
-    child = os.fork()
-    if child == 0:
-        monitor = Monitor([MlflowTracker(client, run_id)], rules=rules, catalog=False)
-        monitor.health["late_steps"] = 1
-        kill = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
-        step = 0
-        if at < 0:
-            kill.start()
-        while True:
-            if step == at:
-                kill.start()
-            monitor.log({"loss": float("nan") if step % 7 == 3 else 0.5}, step)
-            out.write(f"{step}\\n")
-            out.flush()
-            step += 1
-            time.sleep(0.002)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-"""
-
-
-@pytest.mark.nightly
-def test_fifty_trainers_are_killed_and_flush_sends_what_they_left(mlflow_store, tmp_path, journals):
-    import mlflow
-
-    (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-W", "ignore", "-c", KILLED, mlflow_store, str(tmp_path / "runs"), "50"]
-    subprocess.run(command, check=True, timeout=500)
-    done = CliRunner().invoke(app, ["flush", str(journals)])
-    assert done.exit_code == 0, done.output
-    client = mlflow.MlflowClient()
-    logged = {file.name: len(file.read_text().split()) for file in (tmp_path / "runs").iterdir()}
-    assert len(logged) == 50
-    assert sum(steps > 10 for steps in logged.values()) > 10
-    for run_id, steps in logged.items():
-        points = [point.step for point in client.get_metric_history(run_id, "diag/health/late_steps")]
-        assert points == list(range(len(points)))  # each once, in order
-        assert len(points) >= steps  # what `log` came back from is there
-        if steps > 3:
-            assert client.get_run(run_id).data.tags["diag.alert.rules"] == "NUM004"
-    assert list(Path(journals).iterdir()) == []
 
 
 def test_flush_leaves_alone_what_is_alive_and_says_what_it_could_not_send(mlflow_store, journals, impatient):

@@ -1,22 +1,17 @@
 """Against a real receiver on loopback: what it got, when it was away, and that nobody saw the secrets."""
 
 import logging
-import math
 import time
 
 import pytest
 
-from tracker_diag import Monitor
 from tracker_diag.errors import DiagError
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery.journal import Journal
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.notify import NOTIFY, Notifier
 from tracker_diag.trackers.tracker import Address, End, Refused
-
-POL001 = next(rule for rule in catalog() if rule.id == "POL001")
 
 
 def ended(outbox):
@@ -117,45 +112,6 @@ def test_one_receiver_that_is_away_holds_up_no_other(receive, free_port):
     assert there.paths[1:] == ["/two"]
     assert notifier.flush()
     assert len(there.got) == 2
-
-
-def growing(rng, make_batch, steps=150):
-    """Batches whose tail grows after tool calls from step 80 to 110, and is calm again after that."""
-    for step in range(steps):
-        post = 0.02 * math.exp((step - 80) * 0.1) if 80 <= step < 110 else 0.02
-        yield step, make_batch(rng, post=post, pairs=("policy",))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("severity", "levels"), [("warn", ["warn", "info"]), ("error", ["error", "info"]), ("info", [])]
-)
-def test_a_run_tells_what_fires_at_warn_and_above_and_its_end(rng, make_batch, receive, severity, levels):
-    there = receive()
-    rule = POL001.model_copy(update={"severity": severity, "status": "stable"})
-    with Monitor([Notifier(there.url)], rules=[rule], catalog=False) as monitor:
-        for step, batch in growing(rng, make_batch):
-            monitor.observe(**batch)
-            monitor.log({"reward": 0.5}, step)
-    assert monitor.health["tracker_errors"] == 0
-    assert any(finding.fired for finding in monitor.summary().findings)
-    assert [body["level"] for body in there.got] == levels
-    if levels:
-        assert there.got[0]["title"] == "POL001 post_tool: Token probabilities diverge after tool calls"
-        assert "First: Read ten of the tool results" in there.got[0]["text"]
-        assert there.got[1]["title"] == "POL001 post_tool: resolved"
-
-
-@pytest.mark.slow
-def test_training_does_not_wait_for_a_slow_receiver(rng, make_batch, receive):
-    there = receive(thinks=True)
-    with Monitor([Notifier(there.url)], rules=[POL001], catalog=False) as monitor:
-        for step, batch in growing(rng, make_batch, 120):
-            monitor.observe(**batch)
-            monitor.log({"reward": 0.5}, step)
-        assert there.got == []  # it is still thinking
-        there.thought.set()
-    assert [body["level"] for body in there.got][:1] == ["warn"]
 
 
 # Secrets.

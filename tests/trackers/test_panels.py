@@ -14,13 +14,11 @@ from typer.testing import CliRunner
 from tracker_diag import DiagError, wrap
 from tracker_diag.cli.export import export_app
 from tracker_diag.metrics.series import CONTEXT
-from tracker_diag.rules.new import write_new
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.mlflow.view import VIEW_TAG, chart_view, keys_in
 from tracker_diag.trackers.panels import NAME, OUTCOME, PLOTS, RULES, in_order, outcome_keys
-from tracker_diag.trackers.wandb.report import save_report
-from tracker_diag.trackers.wandb.view import workspace
+from tracker_diag.trackers.wandb.view import save_report, workspace
 
 STUB = runpy.run_path(str(Path(__file__).parent / "wandb_stub.py"))
 SECTIONS = ["Verdict", "Tails", "ESS", "Shape", "Rules"]
@@ -173,21 +171,8 @@ def line_charts(tag):
     named = {section["uuid"]: section["name"] for section in state["compareRunSections"]}
     lines = {}
     for chart in state["compareRunCharts"]:
-        if chart["type"] == "LINE":
-            lines.setdefault(named[chart["metricSectionId"]], []).append(chart["selectedMetricKeys"])
+        lines.setdefault(named[chart["metricSectionId"]], []).append(chart["selectedMetricKeys"])
     return lines
-
-
-def mlflow_run(rng, make_batch, reward=0.5, **options):
-    import mlflow
-
-    with mlflow.start_run() as active:
-        run = wrap(mlflow, **options)
-        for step in range(3):
-            run.diag.observe(**make_batch(rng))
-            run.log_metrics({"reward": reward if step else math.nan}, step=step)
-        run.diag.close()
-    return active.info.experiment_id
 
 
 @pytest.mark.slow
@@ -196,7 +181,10 @@ def test_the_view_of_mlflow_is_what_the_run_made_and_can_be_made_anew(rng, make_
 
     client = mlflow.MlflowClient()
     client.set_experiment_tag("0", "mlflow.sharedViewState.mine", "{}")
-    assert mlflow_run(rng, make_batch) == "0"
+    with wrap(mlflow.start_run()) as watched:
+        for step in range(3):
+            watched.diag.observe(**make_batch(rng))
+            mlflow.log_metrics({"reward": 0.5 if step else math.nan}, step=step)
     by_the_run = client.get_experiment("0").tags[VIEW_TAG]
     assert run("panels", "mlflow:Default").stdout.startswith("there already: ")
 
@@ -211,46 +199,13 @@ def test_the_view_of_mlflow_is_what_the_run_made_and_can_be_made_anew(rng, make_
     assert json.loads(tags[VIEW_TAG])["name"] == NAME
     assert charts(tags[VIEW_TAG]) == charts(by_the_run)
     assert tags["mlflow.sharedViewState.mine"] == "{}"
-
-
-@pytest.mark.slow
-def test_the_view_of_mlflow_has_all_sections_and_only_pairs_that_are_there(rng, make_batch, mlflow_store):
-    import mlflow
-
-    mlflow_run(rng, make_batch)
-    tag = mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG]
-    state, lines = charts(tag), line_charts(tag)
+    assert len(by_the_run) < 20_000  # MLflow takes no more
+    lines = line_charts(by_the_run)
     assert [*lines] == [OUTCOME, *(plot.title for plot in PLOTS), RULES]
-    assert lines[OUTCOME] == [["reward"]]
-    of_p95 = lines["p95 of |log-ratio| by slice"]
-    assert of_p95 == [[f"diag/{pair}/{name}/p95" for name in CONTEXT] for pair in ("policy", "reference")]
-    assert lines[RULES] == [["diag/rule/NUM004"]]
-    images = [(*chart["imageKeys"], chart["step"]) for chart in state["compareRunCharts"] if chart["type"] == "IMAGE"]
-    assert images == [("diag/timeline", 0), ("diag/policy/tail", 2), ("diag/reference/tail", 2)]
-    assert len(tag) < 20_000  # MLflow takes no more
-
-
-@pytest.mark.nightly
-def test_the_view_of_mlflow_shows_own_rules_and_keeps_those_of_other_runs(rng, make_batch, mlflow_store, tmp_path):
-    import mlflow
-
-    write_new("ACM001", tmp_path / "own")
-    mlflow_run(rng, make_batch, reward=0.05, rules=tmp_path / "own")
-    mlflow_run(rng, make_batch)
-    tag = mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG]
-    assert line_charts(tag)[RULES] == [["diag/rule/ACM001"], ["diag/rule/NUM004"]]
-    assert run("panels", "mlflow:Default").stdout.startswith("there already: ")
-
-
-@pytest.mark.slow
-def test_a_run_without_tensors_has_a_view_of_its_rules(mlflow_store):
-    import mlflow
-
-    with mlflow.start_run():
-        watched = wrap(mlflow)
-        watched.log_metrics({"reward": math.nan}, step=0)
-        watched.diag.close()
-    assert line_charts(mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG])[RULES] == [["diag/rule/NUM004"]]
+    assert (lines[OUTCOME], lines[RULES]) == ([["reward"]], [["diag/rule/NUM004"]])
+    assert lines["p95 of |log-ratio| by slice"] == [
+        [f"diag/{pair}/{name}/p95" for name in CONTEXT] for pair in ("policy", "reference")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -262,11 +217,12 @@ def test_a_view_that_is_none_of_ours_shows_no_rules(view):
 
 def test_rules_are_shown_by_family():
     keys = {"diag/rule/POL001", "diag/rule/ACM002", "diag/rule/POL010", "diag/rule/AC001"}
-    view = chart_view(["policy"], None, keys)
+    view = chart_view(keys)
     assert line_charts(view)[RULES] == [
         ["diag/rule/AC001"], ["diag/rule/ACM002"], ["diag/rule/POL001", "diag/rule/POL010"],
     ]  # fmt: skip
     assert keys_in(view) == keys
+    assert RULES not in line_charts(chart_view({"diag/policy/text_only/p95"}))
 
 
 def test_outcomes_come_first_by_what_they_are_whatever_the_trainers_call_them():
@@ -275,15 +231,11 @@ def test_outcomes_come_first_by_what_they_are_whatever_the_trainers_call_them():
     of_verl = outcome_keys(["actor/kl_loss", "actor/pg_loss", "critic/rewards/mean", "actor/ppo_kl"])
     assert "critic/rewards/mean" in of_verl
     shown = {*outcome_keys(keys), "critic/rewards/mean", "diag/rule/POL001"}
-    view = chart_view(["policy"], None, shown)
+    view = chart_view(shown)
     assert keys_in(view) == shown
     (first, *_), *_ = line_charts(view)[OUTCOME]
     assert first in ("train/reward", "critic/rewards/mean")
     assert in_order(["train/kl", "train/reward"]) == ["train/reward", "train/kl"]
-
-
-def test_rules_stand_in_no_view_that_has_none():
-    assert RULES not in line_charts(chart_view(["policy"], None, ()))
 
 
 @pytest.mark.slow

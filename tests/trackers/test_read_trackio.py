@@ -54,7 +54,7 @@ def test_of_runs_with_one_name_the_last_is_read(store):
     ("name", "message"),
     [
         ("agents", "expected trackio:<project>/<run>"),
-        ("agents/none", "no run 'none' in .*agents.db; it has run-a, run-b"),
+        ("agents/none", "no run 'none' in project 'agents'; it has run-a, run-b"),
         ("none/run-a", "no project 'none' in Trackio's folder"),
         ("broken/run-a", "no store of Trackio in .*: file is not a database"),
         ("empty/run-a", "no store of Trackio in .*: no such table: metrics"),
@@ -65,11 +65,3 @@ def test_what_cannot_be_read(store, name, message):
     (store / "empty.db").write_bytes(b"")
     with pytest.raises(SourceError, match=f"^trackio:{name}: {message}"):
         read(name)
-
-
-def test_older_stores_know_runs_by_name_only(store):
-    with closing(sqlite3.connect(store / "old.db")) as connection:
-        connection.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, timestamp, run_name, step, metrics)")
-        connection.execute("INSERT INTO metrics VALUES (1, '2026-01-01T00:00:00', 'r', 3, '{\"a\": 1}')")
-        connection.commit()
-    assert read("old/r").rows == {3: {"a": 1.0}}

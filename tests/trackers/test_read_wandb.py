@@ -3,11 +3,10 @@
 import json
 import math
 import os
-import re
+import runpy
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,7 @@ def placed(*given, axis=None):
     rows, axis = Rows(), axis or Axis()
     for row in given:
         axis.put_record(rows, row)
-    axis.told(rows)
+    axis.note_on(rows)
     return rows.finish("it")
 
 
@@ -145,65 +144,53 @@ RUN = {
 KEYS = {"lastStep": 4, "sets": [], "keys": {key: {"typeCounts": [{"type": "number", "count": 5}]} for key in ROWS[0]}}
 
 
-def answer(query, variables=None, **_):
-    operation = re.search(r"(?:query|mutation) (\w+)", query)[1]
-    if operation in {"Viewer", "GetDefaultEntity"}:
-        return {"viewer": {"id": "x", "entity": "e", "username": "u", "flags": "{}", "teams": {"edges": []}}}
-    if operation == "Runs":
-        others = {"y": {"config": '{"diag_of": {"value": "x"}}'}, "z": {"state": "running"}}
-        summary = json.dumps({"_step": 4, "_timestamp": 1004.5})
-        nodes = [RUN | {"summaryMetrics": summary}, *(RUN | {"name": name} | more for name, more in others.items())]
-        page = {"endCursor": None, "hasNextPage": False}
-        runs = {"edges": [{"node": node, "cursor": node["name"]} for node in nodes], "pageInfo": page}
-        return {"project": {"internalId": "1", "runCount": 3, "readOnly": True, "runs": runs}}
-    if variables.get("name", variables.get("run", variables.get("runName"))) != "r":
-        return {"project": {"run": None}}
-    run = {
-        "Run": RUN,
-        "RunHistoryKeys": {"historyKeys": KEYS},
-        "RunParquetHistory": {"parquetHistory": {"parquetUrls": [], "liveData": []}},
-        "HistoryPage": {"history": [json.dumps(row) for row in ROWS]},
-    }
-    return {"project": {"run": run[operation]}}
+class Finished(runpy.run_path(str(Path(__file__).with_name("wandb_stub.py")))["Stub"]):
+    """A server with the finished run `r`, one that the diagnostics keep next to it, and one that is underway."""
+
+    def reply(self, name, given):
+        if name in {"Viewer", "GetDefaultEntity"}:
+            return {"viewer": {"id": "x", "entity": "e", "username": "u", "flags": "{}", "teams": {"edges": []}}}
+        if name == "Runs":
+            others = {"y": {"config": '{"diag_of": {"value": "x"}}'}, "z": {"state": "running"}}
+            summary = json.dumps({"_step": 4, "_timestamp": 1004.5})
+            nodes = [RUN | {"summaryMetrics": summary}, *(RUN | {"name": run} | more for run, more in others.items())]
+            page = {"endCursor": None, "hasNextPage": False}
+            runs = {"edges": [{"node": node, "cursor": node["name"]} for node in nodes], "pageInfo": page}
+            return {"project": {"internalId": "1", "runCount": 3, "readOnly": True, "runs": runs}}
+        if given.get("name", given.get("run", given.get("runName"))) != "r":
+            return {"project": {"run": None}}
+        run = {
+            "Run": RUN,
+            "RunHistoryKeys": {"historyKeys": KEYS},
+            "RunParquetHistory": {"parquetHistory": {"parquetUrls": [], "liveData": []}},
+            "HistoryPage": {"history": [json.dumps(row) for row in ROWS]},
+        }
+        return {"project": {"run": run[name]}}
 
 
 @pytest.fixture
 def server():
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            data = answer(**json.loads(body)) if self.path == "/graphql" else {}
-            reply = json.dumps({"data": data}).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(reply)))
-            self.end_headers()
-            self.wfile.write(reply)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with Finished() as server:
+        yield server.url
 
 
 SHOW = {
-    "read_wandb_api": "(found.rows, found.config, found.seconds, found.notes)",
-    "list_wandb": "[(one.source, one.name, one.over, one.updated, bool(one.mark)) for one in found]",
+    "read_wandb_api(NAME, 'it')": "(found.rows, found.config, found.seconds, found.notes)",
+    "list_wandb(NAME, 'it', project=False)": (
+        "[(run.source, run.name, run.over, run.updated, bool(run.mark)) for run in found]"
+    ),
 }
-SHOW["list_wandb_project"] = SHOW["list_wandb"]
+READ, LIST = SHOW
+PROJECT = LIST.replace("False", "True")
+SHOW[PROJECT] = SHOW[LIST]
 
 
-def read_online(name, address, tmp_path, how="read_wandb_api"):
+def read_online(name, address, tmp_path, how=READ):
     """In a process of its own: W&B keeps one service with one login for each."""
     code = (
         f"from tracker_diag.errors import SourceError\nfrom tracker_diag.trackers.finished import Gone\n"
-        f"from tracker_diag.trackers.wandb.read import {how}\n"
-        f"try:\n    found = {how}({name!r}, 'it')\n    print({SHOW[how]})\n"
+        f"from tracker_diag.trackers.wandb.read import list_wandb, read_wandb_api\nNAME = {name!r}\n"
+        f"try:\n    found = {how}\n    print({SHOW[how]})\n"
         "except SourceError as error:\n    print('gone: ' * isinstance(error, Gone) + str(error))\n"
     )
     environment = os.environ | {
@@ -228,13 +215,13 @@ def test_an_online_run(server, tmp_path):
 
 @pytest.mark.nightly
 def test_how_online_runs_stand(server, tmp_path):
-    one = read_online("e/p/r", server, tmp_path, "list_wandb")
+    one = read_online("e/p/r", server, tmp_path, LIST)
     assert one == "[('wandb:e/p/r', 'nice', 'finished', 1767225600.0, True)]"
-    assert read_online("e/p", server, tmp_path, "list_wandb_project") == (
+    assert read_online("e/p", server, tmp_path, PROJECT) == (
         "[('wandb:e/p/r', 'nice', 'finished', 1004.5, True), ('wandb:e/p/z', 'nice', '', 1767225600.0, False)]"
     )
-    assert read_online("e/p/none", server, tmp_path, "list_wandb").startswith("gone: it: Could not find run")
-    assert read_online("e/p/r", server, tmp_path, "list_wandb_project") == "it: expected wandb:<entity>/<project>"
+    assert read_online("e/p/none", server, tmp_path, LIST).startswith("gone: it: Could not find run")
+    assert read_online("e/p/r", server, tmp_path, PROJECT) == "it: expected wandb:<entity>/<project>"
 
 
 @pytest.mark.nightly

@@ -1,7 +1,6 @@
 """Against real event files, read back with TensorBoard's own reader."""
 
 import html
-import math
 import re
 import shutil
 import subprocess
@@ -11,11 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from tracker_diag import Monitor, wrap
-from tracker_diag.metrics.statistics import statistic
 from tracker_diag.records import Histogram, Scalar, Table
 from tracker_diag.report.markdown import findings_text, markdown
-from tracker_diag.trackers.tensorboard.write import CHARTS, TensorBoardTracker
+from tracker_diag.trackers.tensorboard.write import TensorBoardTracker
 
 pytestmark = pytest.mark.slow
 
@@ -27,122 +24,10 @@ def read(folder):
     return reader.Reload()
 
 
-def text(event):
-    return event.tensor_proto.string_val[0].decode()
-
-
-def events(folder):
-    """What the event files in `folder` itself hold, but for the clock of their first line, as bytes."""
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    found = []
-    for file in sorted(folder.glob("*tfevents*")):
-        parsed = [Event.FromString(raw) for raw in RawEventFileLoader(str(file)).Load()]
-        found += [
-            (event.step, event.wall_time, event.summary.SerializeToString()) for event in parsed if event.summary.value
-        ]
-    return found
-
-
 def torch_writer(folder):
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder))
-
-
-def tensorboardx_writer(folder):
-    from tensorboardX import SummaryWriter
-
-    return SummaryWriter(str(folder))
-
-
-WRITERS = {"torch": torch_writer, "tensorboardX": tensorboardx_writer}
-
-
-def test_scalars_histograms_text_and_charts_stand_in_the_files(tmp_path, rng, make_batch):
-    writer = wrap(torch_writer(tmp_path))
-    began = time.time()
-    for step in range(140):
-        if step == 130:
-            until = time.monotonic() + 60
-            while writer.diag.trackers[0]._waits and time.monotonic() < until:  # else what fires would not be seen to
-                time.sleep(0.05)
-            writer.diag.rebaseline("a new | tool")
-        post = 0.02 * math.exp(max(0, step - 80) * 0.05)
-        writer.diag.observe(**make_batch(rng, post=post))
-        writer.add_scalar("reward", 0.5 + step, step)
-    writer.close()
-    assert writer.diag.health["tracker_errors"] == 0
-    found = read(tmp_path / "diag")
-
-    values = found.Scalars("diag/policy/all/p95")
-    assert [value.step for value in values] == list(range(140))
-    tails = {name: found.Scalars(f"diag/policy/{name}/p95")[-1].value for name in ("text_only", "post_tool")}
-    assert tails["post_tool"] > 3 * tails["text_only"]
-    assert began <= values[0].wall_time <= values[-1].wall_time <= time.time()
-    assert max(value.value for value in found.Scalars("diag/rule/POL001")) == 2
-    pictures = found.Images("diag/timeline")
-    fired = next(value.step for value in found.Scalars("diag/rule/POL001") if value.value == 2)
-    # With the alert, and at the end; POL002 is a note, as the reward rises.
-    assert [picture.step for picture in pictures] == [fired, 139]
-    assert {picture.width for picture in pictures} == {760}
-    assert all(picture.encoded_image_string.startswith(b"\x89PNG") for picture in pictures)
-
-    last = found.Histograms("diag/policy/post_tool/hist")[-1].histogram_value
-    assert last.num == sum(last.bucket) == 8 * 32 * 12
-    assert len(last.bucket) == len(last.bucket_limit) == 45
-    assert 0 <= last.min < last.max <= 256
-
-    fired = [text(event) for event in found.Tensors("diag/findings")]
-    assert any("#### POL001 tool" in one and "**warn, firing** (steps: onset" in one for one in fired)
-    assert any("Read ten of the tool results" in one for one in fired)
-    assert "a new \\| tool" in text(found.Tensors("diag/events")[-1])
-    assert "| policy | post_tool |" in text(found.Tensors("diag/slices")[-1])
-
-    for name in ("text_only", "post_tool"):
-        again = read(tmp_path / "diag" / name)
-        assert set(again.Tags()["scalars"]) == {
-            f"diag/{p}/{stat}" for p in ("policy", "reference") for stat in CHARTS if statistic(stat).is_logged(p, name)
-        }
-        shown = [value.value for value in again.Scalars("diag/policy/p95")]
-        assert shown == [value.value for value in found.Scalars(f"diag/policy/{name}/p95")]
-    from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
-
-    layout = Layout.FromString(found.Tensors("custom_scalars__config__")[-1].tensor_proto.string_val[0])
-    assert [section.title for section in layout.category] == ["diag/policy", "diag/reference"]
-    assert [list(chart.multiline.tag) for chart in layout.category[0].chart] == [
-        ["^diag/policy/p95$"], ["^diag/policy/p99$"], ["^diag/policy/ess$"], ["^diag/policy/ess_sequence$"]
-    ]  # fmt: skip
-
-
-CALLS = [
-    *(("add_scalar", ("a", i, i), {"walltime": 100.0 + i}) for i in range(4)),
-    ("add_scalar", ("nothing", math.nan, 4), {"walltime": 104.0}),
-    ("add_scalar", ("nothing", math.inf, 5), {"walltime": 105.0}),
-    ("add_scalar", ("nothing", -math.inf, 5), {"walltime": 105.0}),
-    ("add_scalar", ("late", 1.0, 2), {"walltime": 106.0}),
-    ("add_scalar", ("without a step", 1.0), {"walltime": 107.0}),
-    ("add_scalar", ("without a step", 2.0), {"walltime": 108.0}),
-    ("add_scalars", ("both", {"x": 1.0, "y": 2.0}, 9), {"walltime": 109.0}),
-    ("add_histogram", ("weights", np.arange(9.0), 10), {"walltime": 110.0}),
-    ("add_text", ("note", "hello", 11), {"walltime": 111.0}),
-]
-
-
-@pytest.mark.parametrize("kind", WRITERS)
-def test_your_events_are_the_same_with_and_without_us(kind, tmp_path, rng, make_batch):
-    plain, wrapped = WRITERS[kind](tmp_path / "plain"), wrap(WRITERS[kind](tmp_path / "wrapped"))
-    for name, given, options in CALLS:
-        wrapped.diag.observe(**make_batch(rng))
-        for writer in (plain, wrapped):
-            getattr(writer, name)(*given, **options)
-    for writer in (plain, wrapped):
-        writer.close()
-    theirs = events(tmp_path / "plain")
-    assert len(theirs) == 12 if kind == "torch" else len(theirs) >= 11
-    assert events(tmp_path / "wrapped") == theirs
-    assert read(tmp_path / "wrapped" / "diag").Scalars("diag/policy/all/p95")
 
 
 def test_a_tensorboard_without_its_data_server_goes_on_showing_your_curves(tmp_path, rng, make_batch):
@@ -260,11 +145,3 @@ def test_neither_torch_nor_tensorflow_is_imported(tmp_path):
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["set()"]
     assert read(tmp_path / "diag").Scalars("diag/policy/text_only/p95")
-
-
-def test_a_loop_of_ones_own_with_the_tracker_alone(tmp_path, rng, make_batch):
-    with Monitor([TensorBoardTracker(tmp_path)]) as monitor:
-        for step in range(3):
-            monitor.observe(**make_batch(rng))
-            monitor.log({"reward": 1.0}, step)
-    assert [one.step for one in read(tmp_path / "diag").Scalars("diag/policy/all/p95")] == [0, 1, 2]

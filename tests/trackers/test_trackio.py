@@ -7,13 +7,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tracker_diag import DiagError, Monitor, wrap
 from tracker_diag.cli.app import app
-from tracker_diag.trackers.listing import list_runs
 from tracker_diag.trackers.trackio.write import TrackioTracker
 
 pytestmark = pytest.mark.slow
@@ -22,56 +19,6 @@ pytestmark = pytest.mark.slow
 def own(rows):
     """The user's part of the rows."""
     return [row for row in rows if not any(key.startswith("diag/") for key in row[1])]
-
-
-def test_scalars_histograms_tables_and_alerts_stand_in_the_store(rng, make_batch, trackio_runs, capfd):
-    import trackio
-
-    trackio_runs.start()
-    run = wrap(trackio)
-    for step in range(140):
-        if step == 120:
-            run.diag.rebaseline("a new tool")
-        post = 0.02 * math.exp(max(0, min(step, 119) - 80) * 0.05)
-        run.diag.observe(**make_batch(rng, post=post, pairs=("policy",)))
-        run.log({"reward": 0.5 + step}, step=step)
-    run.finish()
-    rows = trackio_runs.rows()
-
-    ours = {step: row for step, row in rows if "diag/policy/all/p95" in row}
-    assert sorted(ours) == list(range(140))
-    last = ours[119]
-    assert last["diag/policy/post_tool/p95"] > 3 * last["diag/policy/text_only/p95"]
-    histogram = last["diag/policy/post_tool/hist"]
-    assert histogram["_type"] == "trackio.histogram"
-    assert len(histogram["bins"]) == 46
-    assert sum(histogram["values"]) == 8 * 32 * 12
-    assert last["diag/rule/POL001"] == 2
-
-    tables = [(step, key, row[key]["_value"]) for step, row in rows for key in row if row[key].__class__ is dict
-              and row[key]["_type"] == "trackio.table"]  # fmt: skip
-    found = [(step, table) for step, key, table in tables if key == "diag/findings"]
-    (finding,) = [row for row in found[0][1] if row["rule"] == "POL001"]
-    assert (finding["slice"], finding["state"], finding["severity"]) == ("post_tool", "firing", "warn")
-    assert finding["resolved"] is None
-    assert finding["fired"] == found[0][0]
-    assert next(row["state"] for row in found[-1][1] if row["rule"] == "POL001") == "resolved"
-    events = [row for _, key, row in tables if key == "diag/events"][-1]
-    assert "what is seen at step 0" in events[0]["event"]
-    assert events[1:] == [{"step": 120, "event": "new baseline: a new tool"}]
-    *_, picture = [row["diag/timeline"] for _, row in rows if "diag/timeline" in row]
-    assert picture["_type"] == "trackio.image"
-    (slices,) = [row for _, key, row in tables if key == "diag/slices"]
-    assert {row["slice"] for row in slices} >= {"all", "text_only", "post_tool"}
-    (listed,) = list_runs(f"trackio:{trackio_runs.project}/run", project=False)
-    assert listed.over == "finished"
-
-    alerts = {alert["title"]: alert for alert in trackio.Api().runs(trackio_runs.project)[0].alerts()}
-    alert = alerts["POL001 post_tool: Token probabilities diverge after tool calls"]
-    assert (alert["level"], alert["step"]) == ("warn", finding["fired"])
-    assert "First: Read ten of the tool results" in alert["text"]
-    assert alerts["POL001 post_tool: resolved"]["level"] == "info"
-    assert "[TRACKIO WARN]" in capfd.readouterr().out
 
 
 def test_the_time_line_of_an_alert_comes_with_the_next_step(trackio_runs):
@@ -87,57 +34,6 @@ def test_the_time_line_of_an_alert_comes_with_the_next_step(trackio_runs):
     run.finish()
     assert run.diag.health["tracker_errors"] == 0
     assert [step for step, row in trackio_runs.rows() if "diag/timeline" in row] == [0, 1]  # and at the end
-
-
-PATTERNS = {
-    "explicit steps": [({"a": i, "b": -i}, {"step": i}) for i in range(6)],
-    "no steps": [({"a": i}, {}) for i in range(6)],
-    "sparse steps": [({"a": i}, {"step": i}) for i in (0, 3, 4, 10)],
-    "two calls a step": [({name: i}, {"step": i}) for i in range(4) for name in ("a", "b")],
-    "steps that go backwards": [({"a": i}, {"step": s}) for i, s in enumerate((0, 1, 2, 1, 3))],
-    "nan and text": [({"a": math.nan, "b": "text", "c": math.inf}, {"step": i}) for i in range(3)],
-    "none, then explicit, then none": [({"a": 0}, {}), ({"a": 1}, {}), ({"a": 2}, {"step": 9}), ({"a": 3}, {})],
-    "explicit, then none": [({"a": 0}, {"step": 4}), ({"a": 1}, {}), ({"a": 2}, {})],
-}
-
-
-def with_and_without(runs, calls, make_batch, rng, *, module=False):
-    """The user's rows of a run without us and of one that is wrapped, and all rows of the latter."""
-    import trackio
-
-    plain = runs.start("plain")
-    plain.log({"before": 1})
-    for data, options in calls:
-        plain.log(data, **options)
-    trackio.finish()
-    run = runs.start("wrapped")
-    run.log({"before": 1})
-    wrapped = wrap(trackio if module else run)
-    for data, options in calls:
-        wrapped.diag.observe(**make_batch(rng))
-        wrapped.log(data, **options)
-    wrapped.finish()
-    return runs.rows("plain"), runs.rows("wrapped")
-
-
-@pytest.mark.by_day("run-explicit steps", "run-steps that go backwards", "module-no steps")
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("module", [False, True], ids=["run", "module"])
-def test_your_rows_are_the_same_with_and_without_us(pattern, module, rng, make_batch, trackio_runs):
-    plain, wrapped = with_and_without(trackio_runs, PATTERNS[pattern], make_batch, rng, module=module)
-    assert len(plain) == len(PATTERNS[pattern]) + 1
-    assert repr(own(wrapped)) == repr(plain)  # repr, so that NaN equals itself
-    assert any("diag/policy/all/p95" in row for _, row in wrapped)
-
-
-@pytest.mark.nightly
-@settings(max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(st.one_of(st.none(), st.integers(0, 12)), min_size=1, max_size=8))
-def test_whatever_steps_you_give_or_leave_out(steps, rng, make_batch, trackio_runs):
-    calls = [({"a": i}, {} if step is None else {"step": step}) for i, step in enumerate(steps)]
-    before = [len(trackio_runs.rows(name)) if trackio_runs.known() else 0 for name in ("plain", "wrapped")]
-    plain, wrapped = with_and_without(trackio_runs, calls, make_batch, rng)
-    assert own(wrapped[before[1] :]) == plain[before[0] :]
 
 
 def test_a_resumed_run_goes_on_where_it_was(rng, make_batch, trackio_runs):
@@ -174,14 +70,6 @@ def test_the_run_is_yours_to_end(rng, make_batch, trackio_runs):
     assert own(rows) == [(0, {"still": 1})]
     (config,) = trackio_runs.select("SELECT config FROM configs WHERE run_name = 'run'")
     assert '"clip":0.2' in str(config)
-
-
-def test_no_run_underway_is_told_with_what_to_do(trackio_runs):
-    import trackio
-
-    message = r"trackio: no run is underway, expected one; call trackio.init\(\) before wrap\(trackio\)"
-    with pytest.raises(DiagError, match=message):
-        wrap(trackio)
 
 
 def test_a_trackio_that_counts_otherwise_is_told():

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.trackers.adapters import Wandb, history, own, summary
 from tracker_diag import Monitor, wrap
+from tracker_diag.testing import example_batch
 from tracker_diag.trackers.delivery.journal import Journal
 from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.wandb.write import WandbTracker
@@ -19,63 +21,10 @@ from tracker_diag.trackers.wandb.write import WandbTracker
 pytestmark = pytest.mark.slow
 
 
-def history(records):
-    return [record["history"]["item"] for record in records if record["type"] == "history"]
-
-
-def own(rows):
-    """The user's part of the rows: without the diagnostics, and without the clock."""
-    clock = ("_runtime", "_timestamp")
-    return [
-        mine
-        for row in rows
-        if (mine := {k: v for k, v in row.items() if not k.startswith("diag/") and k not in clock}) and len(mine) > 1
-    ]
-
-
-def summary(records):
-    """The last value of each key that was put into the summary."""
-    found = {}
-    for record in records:
-        if record["type"] == "summary":
-            found |= record["summary"].get("update", {})
-    return found
-
-
-def tables(records):
-    """Rows of each table in the summary."""
-    media = {key: value for key, value in summary(records).items() if isinstance(value, dict)}
-    return {key: value["nrows"] for key, value in media.items() if value.get("_type") == "table-file"}
-
-
-def test_scalars_histograms_table_and_alert_stand_in_the_file(rng, make_batch, wandb_offline):
-    run = wrap(wandb_offline.start())
-    for step in range(140):
-        post = 0.02 * math.exp(max(0, step - 80) * 0.05)
-        run.diag.observe(**make_batch(rng, post=post, pairs=("policy",)))
-        run.log({"reward": 0.5 + step}, step=step)
-    run.finish()
-    records = wandb_offline.records()
-
-    rows = [row for row in history(records) if "diag/policy/text_only/p95" in row]
-    assert [row["diag/step"] for row in rows] == list(range(140))
-    last = rows[139]
-    assert last["diag/policy/post_tool/p95"] > 3 * last["diag/policy/text_only/p95"]
-    assert last["diag/policy/post_tool/hist._type"] == "histogram"
-    assert len(last["diag/policy/post_tool/hist.bins"]) == 46
-    assert sum(last["diag/policy/post_tool/hist.values"]) == 8 * 32 * 12
-    assert last["diag/rule/POL001"] == 2
-
-    (alert,) = [record["alert"] for record in records if record["type"] == "alert"]
-    assert alert["level"] == "WARN"
-    assert alert["title"] == "POL001 post_tool: Token probabilities diverge after tool calls"
-    assert "First: Read ten of the tool results" in alert["text"]
-
-    assert tables(records).keys() == {"diag/events", "diag/findings", "diag/slices", "diag/worst_sequences"}
-    picture = summary(records)["diag/timeline"]
-    assert (picture["_type"], picture["width"]) == ("image-file", 760)
-    metrics = [record["metric"] for record in records if record["type"] == "metric"]
-    assert any("diag" in metric.get("glob_name", "") for metric in metrics)
+@pytest.fixture
+def by_step(request):
+    """p95 by step, of the rows of the run and of those next to it."""
+    return lambda: Wandb(request).series("run", "diag/policy/all/p95")
 
 
 def test_the_time_line_is_there_from_the_alert_on(wandb_offline):
@@ -86,56 +35,6 @@ def test_the_time_line_is_there_from_the_alert_on(wandb_offline):
         time.sleep(0.05)
     assert run.summary["diag/timeline"]["width"] == 760
     run.finish()
-
-
-PATTERNS = {
-    "explicit steps": [({"a": i, "b": -i}, {"step": i}) for i in range(6)],
-    "automatic steps": [({"a": i}, {}) for i in range(6)],
-    "sparse steps": [({"a": i}, {"step": i}) for i in (0, 3, 4, 10)],
-    "two calls a step": [({name: i}, {"step": i}) for i in range(4) for name in ("a", "b")],
-    "rows built up with commit=False": [
-        call for i in range(4) for call in (({"a": i}, {"commit": False}), ({"b": i}, {}))
-    ],
-    "steps that go backwards": [({"a": i}, {"step": s}) for i, s in enumerate((0, 1, 2, 1, 3))],
-    "nan and text": [({"a": math.nan, "b": "text", "c": math.inf}, {"step": i}) for i in range(3)],
-    "automatic, then explicit": [({"a": 0}, {}), ({"a": 1}, {}), ({"a": 2}, {"step": 5}), ({"a": 3}, {})],
-}
-
-
-@pytest.mark.nightly
-@pytest.mark.by_day("explicit steps", "automatic steps", "steps that go backwards")
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_your_rows_are_the_same_with_and_without_us(pattern, rng, make_batch, wandb_offline):
-    calls = PATTERNS[pattern]
-    plain = wandb_offline.start("plain")
-    for data, options in calls:
-        plain.log(data, **options)
-    plain.finish()
-
-    wrapped = wrap(wandb_offline.start("wrapped"))
-    for data, options in calls:
-        wrapped.diag.observe(**make_batch(rng))
-        wrapped.log(data, **options)
-    wrapped.finish()
-
-    theirs, ours = own(history(wandb_offline.records("plain"))), own(history(wandb_offline.records("wrapped")))
-    assert repr(ours) == repr(theirs)  # repr, so that NaN equals itself
-    steps = [row["diag/step"] for row in history(wandb_offline.records("wrapped")) if "diag/policy/all/p95" in row]
-    assert steps == sorted(steps)  # what came of the last step after its row was closed has one of its own
-    assert len(set(steps)) == wrapped.diag.summary().steps
-    assert len(steps) - len(set(steps)) <= 1
-
-
-def test_the_wrapped_run_still_is_the_run(wandb_offline):
-    run = wandb_offline.start()
-    with wrap(run) as wrapped:
-        assert wrapped.id == run.id
-        wrapped.config.update({"lr": 1e-3})
-        wrapped.summary["best"] = 3
-        wrapped.notes = "kept"
-        assert run.notes == "kept"
-    configs = [record for record in wandb_offline.records() if record["type"] == "config"]
-    assert any("lr" in str(record) for record in configs)
 
 
 @pytest.mark.nightly
@@ -149,14 +48,9 @@ def test_a_loop_of_ones_own_with_the_tracker_alone(steps, rng, make_batch, wandb
             monitor.log({"reward": 1.0}, step)
     run.finish()
     assert history(wandb_offline.records()) == []
-    assert summary(wandb_offline.records())["diag/step"] == steps - 1
+    assert summary(wandb_offline.records()).get("diag/step") == (0 if steps == 1 else None)
     beside = [row["diag/step"] for records in wandb_offline.beside() for row in history(records)]
     assert beside == ([] if steps == 1 else list(range(steps)))
-
-
-def rows_of(records):
-    clock = ("_runtime", "_timestamp")
-    return [{key: value for key, value in row.items() if key not in clock} for row in history(records)]
 
 
 YOURS = {
@@ -170,7 +64,7 @@ YOURS = {
 @pytest.mark.by_day("few rows with steps-before", "none-between")
 @pytest.mark.parametrize("when", ["before", "between"])
 @pytest.mark.parametrize("yours", YOURS)
-def test_more_steps_than_rows_of_yours_move_none_of_them(yours, when, rng, make_batch, wandb_offline):
+def test_more_steps_than_rows_of_yours_move_none_of_them(yours, when, wandb_offline, by_step):
     plain = wandb_offline.start("plain")
     YOURS[yours](plain)
     plain.finish()
@@ -180,60 +74,39 @@ def test_more_steps_than_rows_of_yours_move_none_of_them(yours, when, rng, make_
         run.diag.log({"loss": 1.0}, 0)
         YOURS[yours](run)
     for step in range(100, 150):
-        run.diag.observe(**make_batch(rng))
+        run.diag.observe(**example_batch(step))
         run.diag.log({"loss": 1.0}, step)
     if when == "before":
         YOURS[yours](run)
     run.finish()
     counted = {kind for kind, count in run.diag.health.items() if count}
     assert counted <= {"late_steps", "dropped_histograms"}  # of rows that count epochs, and of steps without a row
-    records, alone = wandb_offline.records(), rows_of(wandb_offline.records("plain"))
-    assert repr(own(rows_of(records))) == repr(alone)
-    assert len(rows_of(records)) == len(alone)
-    everywhere = [*history(records), *(row for more in wandb_offline.beside() for row in history(more))]
-    found = [row["diag/step"] for row in everywhere if "diag/policy/all/p95" in row]
-    assert sorted(found) == list(range(100, 150))
-
-
-def by_step(wandb_offline):
-    """What stands of ours in rows, in the run and beside it: p95 by step."""
-    everywhere = [*history(wandb_offline.records())]
-    everywhere += [row for more in wandb_offline.beside() for row in history(more)]
-    return {row["diag/step"]: row["diag/policy/all/p95"] for row in everywhere if "diag/policy/all/p95" in row}
+    records, alone = wandb_offline.records(), history(wandb_offline.records("plain"))
+    assert repr(own(history(records))) == repr(own(alone))
+    assert len(history(records)) == len(alone)
+    assert sorted(by_step()) == list(range(100, 150))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("steps", ["said", "counted"])
-def test_tensors_that_come_after_the_row_stand_under_their_own_step(steps, rng, make_batch, wandb_offline, tmp_path):
+def test_tensors_that_come_after_the_row_stand_under_their_own_step(steps, wandb_offline, by_step, tmp_path):
     """`observe` after `log`: each step is looked at again with the next row, when its own row may be closed."""
     run = wrap(wandb_offline.start(), also=[JsonlTracker(tmp_path / "files")])
     for step in range(12):
         run.log({"loss": 1.0}, **({"step": step} if steps == "said" else {}))
-        run.diag.observe(**make_batch(rng), step=step)
+        run.diag.observe(**example_batch(step), step=step)
     run.finish()
     lines = (json.loads(line) for line in (tmp_path / "files" / "metrics.jsonl").read_text().splitlines())
     computed = {line["step"]: line["diag/policy/all/p95"] for line in lines if "diag/policy/all/p95" in line}
     assert len(computed) >= 11
-    found = by_step(wandb_offline)
+    found = by_step()
     last = summary(wandb_offline.records())
     found.setdefault(last["diag/step"], last.get("diag/policy/all/p95"))
     assert found == computed
     assert not wandb_offline.beside()  # your rows have room for all of them
 
 
-@pytest.mark.nightly
-def test_a_last_step_is_not_overwritten_by_your_row_that_is_open_still(rng, make_batch, wandb_offline):
-    run = wrap(wandb_offline.start())
-    for step in range(3):
-        run.diag.observe(**make_batch(rng))
-        run.log({"loss": 1.0}, step=step)  # W&B writes it when the next one comes, or at the end
-    run.diag.observe(**make_batch(rng))
-    run.diag.log({"loss": 1.0}, 3)
-    run.finish()
-    assert sorted(by_step(wandb_offline)) == [0, 1, 2, 3]
-
-
-def test_a_last_step_outlives_the_row_that_an_earlier_one_went_into(rng, make_batch, wandb_offline):
+def test_a_last_step_outlives_the_row_that_an_earlier_one_went_into(rng, make_batch, wandb_offline, by_step):
     """Step 0 comes once more when its row is closed, and takes the next: that row closes after step 1 was looked at."""
     run = wrap(wandb_offline.start())
     for row in ({"loss": 1.0}, None, {"loss": 2.0}, {"reward": 1.0}):
@@ -243,7 +116,7 @@ def test_a_last_step_outlives_the_row_that_an_earlier_one_went_into(rng, make_ba
         else:
             run.log(row, commit=row != {"loss": 2.0})
     run.finish()
-    found, last = by_step(wandb_offline), summary(wandb_offline.records())
+    found, last = by_step(), summary(wandb_offline.records())
     found.setdefault(last["diag/step"], last["diag/policy/all/p95"])
     assert sorted(found) == [0, 1]
 
@@ -361,13 +234,11 @@ def test_a_killed_run_is_left_as_it_is_and_what_waits_goes_into_another(tmp_path
     folders = list(tmp_path.glob("wandb/offline-run-*"))
     ids = {folder.name.split("-", 4)[-1] for folder in folders}
     assert len(ids) == len(folders) >= 2
-    yours = [(row["_step"], row["loss"]) for row in rows_of(read_wandb(file, ended=False))]
+    yours = [(row["_step"], row["loss"]) for row in own(history(read_wandb(file, ended=False)))]
     assert yours == [(0, 1.0), (10, 1.0), (20, 1.0)][: len(yours)]  # W&B itself may lose the last ones
     files = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     rows = [row for one in files for row in history(read_wandb(one, ended=one != file))]
-    last = summary(read_wandb(file, ended=False)).get("diag/step")
-    found = {row["diag/step"] for row in rows if "diag/policy/text_only/count" in row} | {last}
-    assert found == set(range(30))
+    assert {row["diag/step"] for row in rows if "diag/policy/text_only/count" in row} == set(range(30))
 
 
 @pytest.mark.nightly
@@ -381,45 +252,15 @@ def test_a_finished_run_is_counted_and_training_goes_on(rng, make_batch, wandb_o
     assert 1 <= monitor.health["tracker_errors"] < 10  # each thing is tried once, and holds up no exit
 
 
-def test_a_new_baseline_stands_in_a_table_of_events(rng, make_batch, wandb_offline):
-    run = wrap(wandb_offline.start())
-    for step in range(4):
-        if step in (1, 3):
-            run.diag.rebaseline(f"tools changed at {step}")
-        run.diag.observe(**make_batch(rng))
-        run.log({"reward": 0.5}, step=step)
-    run.finish()
-    assert tables(wandb_offline.records())["diag/events"] == 3  # with what was seen at the first step
-
-
 @pytest.mark.nightly
-@pytest.mark.parametrize("closed", [True, False])
-def test_a_run_that_is_finished_past_us_has_all_steps(closed, rng, make_batch, wandb_offline):
+def test_a_run_that_is_finished_past_us_has_all_steps(rng, make_batch, wandb_offline):
     """As in `with wandb.init() as run: run = wrap(run)`, where W&B ends its own run and not ours."""
     with wandb_offline.start() as plain:
         run = wrap(plain)
         for step in range(60):
             run.diag.observe(**make_batch(rng))
             run.log({"reward": 0.5}, step=step)
-        if closed:
-            run.diag.close()
     rows = history(wandb_offline.records())
     assert [row["diag/step"] for row in rows if "diag/policy/text_only/p95" in row] == list(range(60))
     assert [row["_step"] for row in rows if "reward" in row] == list(range(60))
     assert run.diag.failures == []
-
-
-@pytest.mark.nightly
-def test_without_a_hook_the_end_of_the_diagnostics_is_that_of_the_run(rng, make_batch, wandb_offline, monkeypatch):
-    import wandb.sdk.wandb_run
-
-    monkeypatch.delattr(wandb.sdk.wandb_run, "TeardownStage")
-    with wandb_offline.start() as plain:
-        run = wrap(plain)
-        for step in range(40):
-            run.diag.observe(**make_batch(rng))
-            run.log({"reward": 0.5}, step=step)
-        run.diag.close()
-        monkeypatch.undo()
-    rows = history(wandb_offline.records())
-    assert [row["diag/step"] for row in rows if "diag/policy/text_only/p95" in row] == list(range(40))

@@ -6,13 +6,11 @@ import os
 import runpy
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from tracker_diag import Monitor, wrap
-from tracker_diag.trackers.wandb.write import WandbTracker
+from tracker_diag import wrap
 
 pytestmark = pytest.mark.slow
 
@@ -159,60 +157,6 @@ def test_an_offline_run_arrives_when_it_is_synced(rng, make_batch, stub, start, 
     (alert,) = stub.sent("NotifyScriptableRunAlert")
     assert (alert["severity"], alert["title"][:16]) == ("WARN", "POL001 post_tool")
     assert stub.unknown <= STUB["HARMLESS"]
-
-
-def test_two_wraps_of_one_run_leave_your_rows_as_they_are(rng, make_batch, stub, start):
-    target = start()
-    first, second = wrap(target), wrap(target)
-    for step in range(10):
-        for run in (first, second):
-            run.diag.observe(**make_batch(rng))
-        first.log({"a": step}, step=step)
-        second.log({"b": -step}, step=step)
-    first.diag.close()
-    second.finish()
-    rows = [{k: v for k, v in row.items() if k != "_step"} for row in own(stub.history("run"))]
-    assert rows == [{"a": step, "b": -step} for step in range(10)]
-    assert first.diag.failures == second.diag.failures == []
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("through", ["the wrapped run", "the run itself"])
-def test_your_own_log_from_another_thread(through, rng, make_batch, stub, start):
-    target = start()
-    run = wrap(target)
-    theirs = run if through == "the wrapped run" else target
-    stopped = threading.Event()
-
-    def watch():
-        for i in range(40):
-            theirs.log({"seconds": i})
-            stopped.wait(0.01)
-
-    other = threading.Thread(target=watch)
-    other.start()
-    for step in range(40):
-        run.diag.observe(**make_batch(rng))
-        run.log({"reward": step})
-    other.join()
-    run.finish()
-    rows = own(stub.history("run"))
-    assert sorted(row["reward"] for row in rows if "reward" in row) == list(range(40))
-    assert sorted(row["seconds"] for row in rows if "seconds" in row) == list(range(40))
-    assert run.diag.health["tracker_errors"] == run.diag.health["internal_errors"] == 0
-
-
-@pytest.mark.nightly
-def test_an_own_loop_with_the_tracker_alone_online(rng, make_batch, stub, start):
-    run = start()
-    with Monitor([WandbTracker(run)]) as monitor:
-        for step in range(3):
-            monitor.observe(**make_batch(rng))
-            monitor.log({"reward": 1.0}, step)
-    run.finish()
-    assert stub.history("run") == []
-    (beside,) = (name for name in stub.runs() if name.startswith("run-diag-"))
-    assert [row["diag/step"] for row in stub.history(beside) if "diag/step" in row] == [0, 1, 2]
 
 
 @pytest.mark.nightly

@@ -93,12 +93,12 @@ class Stub:
                 for line in body.get("files", {}).get("wandb-summary.json", {}).get("content", ()):
                     self._summaries[path.split("/")[-2]] = json.loads(line)
                 return 200, {}
-            data = self._reply(name, variables)
+            data = self.reply(name, variables)
             if data is None:
                 self.unknown.add(name)
             return 200, {"data": data or {}}
 
-    def _reply(self, name, given):
+    def reply(self, name, given):
         """What the client takes for an answer; None to an operation that is not known here."""
         entity = {"id": "e1", "name": ENTITY}
         project = {"id": "UHJvamVjdDox", "name": given.get("project") or given.get("name"), "entity": entity}

@@ -96,7 +96,7 @@ def report(
     It has the decision and the charts that it rests on. We have tested it without W&B's own servers: check the report.
     """
     from tracker_diag.runs.diagnose import diagnose
-    from tracker_diag.trackers.wandb.report import save_report
+    from tracker_diag.trackers.wandb.view import save_report
 
     entity, project, run_id = _parts(run, "wandb:ENTITY/PROJECT/RUN")
     with refusing():
@@ -113,9 +113,10 @@ def _judged(source: str, framework: str | None) -> Diagnosis:
 
 
 def _mlflow_view(name: str) -> tuple[str, bool]:
+    from tracker_diag.trackers.mlflow.read import split
     from tracker_diag.trackers.mlflow.view import save_view, view_path
 
-    experiment, _, uri = name.rpartition("@") if "@" in name else (name, "", "")
+    experiment, uri = split(name)
     client = require("mlflow", "mlflow").MlflowClient(uri or None)
     experiment_id, written = save_view(client, experiment)
     server = client.tracking_uri if client.tracking_uri.startswith("http") else "<address of the MLflow server>"

@@ -31,7 +31,7 @@ def traces(
     ] = None,
     sft: Annotated[Path | None, typer.Option(help="Write what was solved, prompt and completion: JSON Lines.")] = None,
     write_back: Annotated[
-        bool, typer.Option("--write-back", help="Tag MLflow's traces with diag.rules and assess them with diag.marks.")
+        bool, typer.Option("--write-back", help="Tag MLflow's traces with diag.rules and diag.marks.")
     ] = False,
     essential: Annotated[
         list[str] | None, typer.Option(help="A tool without which tasks cannot be solved; repeat it for several.")
@@ -67,8 +67,7 @@ def traces(
             if file:
                 _write(file, option, rows())
         if write_back:
-            titles = {it.rule.id: it.rule.title for it in (report.summary.findings if report.summary else ())}
-            write(source.removeprefix("mlflow:"), report.source, report.tags, titles)
+            write(source.removeprefix("mlflow:"), report.source, report.tags)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=1))
     else:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tracker_diag.health import Health
-from tracker_diag.records import Record, Table
+from tracker_diag.records import Drawing, Record, Table
 from tracker_diag.report.picture import picture
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
@@ -70,29 +70,33 @@ class FanOut:
 
         Where a person hears of something bad, the picture of the run `so_far` comes with it.
         """
-        if self.trackers and any(notice.level != "info" for notice in notices):
-            with self._health.guard("internal_errors"), writing():
-                shown = picture(so_far())
-                records = [*records, shown] if shown else records
-        self._write(step, [Metrics(own), *records], *([entry] for entry in changed), *([entry] for entry in notices))
+        if any(notice.level != "info" for notice in notices):
+            records = [*records, *self._drawings(so_far)]
+        self._write(step, [Metrics(own), *records], [*changed, *notices])
 
     def events(self, step: int, events: Sequence[str], changed: Sequence[Finding], notices: Sequence[Notice]) -> None:
         """What was done on purpose at `step`, and the findings that ended by it."""
-        entries = [Event(event) for event in events]
-        self._write(
-            step, *([entry] for entry in entries), *([entry] for entry in changed), *([entry] for entry in notices)
-        )
+        self._write(step, [], [*map(Event, events), *changed, *notices])
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """Write the end to all of them first: while one that is down is waited for, the others finish."""
-        self._write(summary.last_step or 0, [End(summary, tables)])
+        self._write(summary.last_step or 0, self._drawings(lambda: summary), [End(summary, tables)])
         for tracker in self._all:
             with self._guard():
                 tracker.close()
             self._collect(tracker)
 
-    def _write(self, step: int, *parts: Sequence[Entry]) -> None:
-        """Each of the `parts` by itself to each tracker: a record that one cannot write costs no alert."""
+    def _drawings(self, so_far: Callable[[], Summary]) -> list[Drawing]:
+        """The picture of the run `so_far`, where there is somebody to show it and something to point at."""
+        if self.trackers:
+            with self._health.guard("internal_errors"), writing():
+                shown = picture(so_far())
+                return [shown] if shown else []
+        return []
+
+    def _write(self, step: int, together: Sequence[Entry], single: Sequence[Entry]) -> None:
+        """Give entries to each tracker, each `single` one by itself: a record that cannot be written costs no alert."""
+        parts = [together, *([entry] for entry in single)]
         sent = [entries for part in parts if (entries := self._passed(part))]
         for tracker in self._all:
             for part in sent:

@@ -1,7 +1,7 @@
 """Notify: alerts to webhooks, and through apprise to chat, mail and telephone.
 
-For trackers that tell nobody, and for runs that are offline. A URL is a secret: what stands behind its host, or with
-apprise behind its scheme, is written nowhere.
+For trackers that send no alerts, and for runs that are offline. A URL is a secret: what comes after its host, or with
+apprise after its scheme, is written nowhere.
 """
 
 import base64
@@ -14,7 +14,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, unquote_plus, urlsplit, urlunsplit
 
 from tracker_diag.errors import DiagError, require
@@ -81,16 +81,16 @@ class Notifier(Tracker):
             waiting.extend(entry for entry in entries if isinstance(entry, Notice))
 
     def flush(self, *, last: bool = False) -> bool:
-        # One that is away waits; the others are told.
+        # What one that is away gets waits; the others get theirs.
         every = zip(self._receivers, self._waiting, strict=True)
-        away = [error for receiver, waiting in every if (error := self._tell(receiver, waiting))]
+        away = [error for receiver, waiting in every if (error := self._deliver(receiver, waiting))]
         if away:
             raise away[0]
         if self._refused:
             raise self._refused.popleft()
         return True
 
-    def _tell(self, receiver: "_Receiver", waiting: deque[Notice]) -> OSError | None:
+    def _deliver(self, receiver: "_Webhook | _Service", waiting: deque[Notice]) -> OSError | None:
         """Deliver what waits; what stopped that, if it may go well later."""
         while waiting:
             try:
@@ -115,14 +115,6 @@ def from_environment(run: str | None = None) -> list[Notifier]:
     return [Notifier(run=run)] if os.environ.get(NOTIFY, "").strip() else []
 
 
-class _Receiver(Protocol):
-    """One URL; as a string, without what is secret."""
-
-    def send(self, notice: Notice, run: str | None) -> None:
-        """Deliver `notice`; OSError if that may go well later, Refused if it never will."""
-        ...
-
-
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         """A POST would go on as a GET, which delivers nothing and looks as if it had."""
@@ -132,6 +124,8 @@ _OPENER = urllib.request.build_opener(_NoRedirect)
 
 
 class _Webhook:
+    """A URL of the web; as a string, without what is secret."""
+
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         user, _, place = parts.netloc.rpartition("@")
@@ -149,6 +143,7 @@ class _Webhook:
         return self._name
 
     def send(self, notice: Notice, run: str | None) -> None:
+        """Deliver `notice`; OSError if that may go well later, Refused if it never will."""
         body = {"title": notice.title, "text": notice.text, "level": notice.level, "step": notice.step}
         body |= {name: known for name, known in (("run", run), ("id", notice.id)) if known}
         problem, later = self._post(json.dumps(body).encode())
@@ -172,7 +167,7 @@ class _Webhook:
 
 
 class _Service:
-    """A URL of apprise's."""
+    """A URL of apprise's, as `_Webhook`."""
 
     def __init__(self, url: str) -> None:
         apprise: Any = require("apprise", "notify")
@@ -197,7 +192,7 @@ class _Service:
             raise OSError(f"{self}: apprise could not deliver")
 
 
-def _receiver(which: str, url: str) -> _Receiver:
+def _receiver(which: str, url: str) -> _Webhook | _Service:
     problem = "expected scheme://..."
     if "://" in url:
         web = url.lower().startswith(("http://", "https://"))

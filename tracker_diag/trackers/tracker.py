@@ -1,7 +1,6 @@
 """The one protocol of a tracker: find it, watch it, read it, list it, listen to it, write to it, flush it, close it."""
 
 import sys
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -9,10 +8,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from tracker_diag.errors import DiagError, SourceError
-from tracker_diag.health import open_in_forks
+from tracker_diag.health import Health
+from tracker_diag.hooks import Unlocked, after
 from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
@@ -114,30 +114,23 @@ class Tally:
     """Failures and counts that a tracker has collected; the run's health takes them."""
 
     def __init__(self) -> None:
-        self._errors: deque[Exception] = deque(maxlen=100)
-        self._counts: Counter[str] = Counter()
-        self.new_locks()
-        open_in_forks(self)
-
-    def new_locks(self) -> None:
-        self._lock = threading.RLock()
+        self._errors: deque[Exception] = deque(maxlen=100)  # several threads may use a deque without a lock
+        self._counts: deque[tuple[str, int]] = deque()
 
     def failed(self, error: Exception) -> None:
-        with self._lock:
-            self._errors.append(error)
+        self._errors.append(error)
 
     def count(self, name: str, n: int = 1) -> None:
         """Add `n` to `diag/health/<name>`."""
-        with self._lock:
-            self._counts[name] += n
+        self._counts.append((name, n))
 
     def taken(self) -> tuple[Counter[str], list[Exception]]:
         """All since the last time of asking."""
-        with self._lock:
-            counts, errors = self._counts, [*self._errors]
-            self._counts = Counter()
-            self._errors.clear()
-        return counts, errors
+        counts: Counter[str] = Counter()
+        for _ in range(len(self._counts)):
+            name, n = self._counts.popleft()
+            counts[name] += n
+        return counts, [self._errors.popleft() for _ in range(len(self._errors))]
 
 
 class Tracker:
@@ -261,6 +254,16 @@ def give(tracker: Tracker, step: int, entries: Sequence[Entry]) -> None:
 
 def _nothing() -> None:
     """Where nothing is listened to, nothing is let go of."""
+
+
+def on_begin(module: Any, begun: Callable[[Any], None]) -> Off:
+    """Have `begun` called with each run that `init` of `module` gives."""
+
+    def seen(run: Any, _: Mapping[str, Any]) -> None:
+        if not writing_of_ours():
+            begun(run)
+
+    return after(module, "init", (), seen, Unlocked(Health().record))
 
 
 def is_a(target: object, library: str, *names: str) -> bool:

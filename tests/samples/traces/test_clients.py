@@ -21,11 +21,6 @@ def names_and_status(trace):
     return [(call["name"], call["status"]) for call in trace.calls]
 
 
-def ours(info):
-    """The assessments of a trace of MLflow that were written back to it."""
-    return {one.name: one.value for one in info.assessments if one.name.startswith("diag.")}
-
-
 def reads(fails):
     """What the tool does in all of them."""
     if fails:
@@ -247,8 +242,7 @@ class TestMlflow:
         return SimpleNamespace(run=run.info.run_id, store=mlflow_store, client=mlflow.MlflowClient())
 
     @pytest.mark.nightly
-    def test_traces_are_read_joined_to_steps_by_the_clock_tagged_and_assessed(self, traced):
-        import mlflow
+    def test_traces_are_read_joined_to_steps_by_the_clock_and_tagged(self, traced):
 
         source = f"mlflow:{traced.run}@{traced.store}"
         found = read_traces(source)
@@ -271,20 +265,15 @@ class TestMlflow:
         traces = [traced.client.get_trace(one["id"]).info for one in found.records]
         told = [None, *["failed calls: 1, of read"] * 2]
         assert [one.tags.get("diag.marks") for one in traces] == told
-        assert [ours(one).get("diag.marks") for one in traces] == told
         assert read_traces(source).records == found.records, "what was written back is nobody's score"
         again = CliRunner().invoke(app, ["traces", source, "--write-back"])
         assert again.exit_code == 0, again.output
-        assert [len(traced.client.get_trace(one["id"]).info.assessments) for one in found.records] == [1, 2, 2]
         traced.client.set_trace_tag(first["id"], "diag.marks", "of an earlier time")
-        mlflow.log_feedback(trace_id=first["id"], name="diag.marks", value="of an earlier time")
         again = CliRunner().invoke(app, ["traces", source, "--write-back"])
         assert again.exit_code == 0, again.output
-        left = traced.client.get_trace(first["id"]).info
-        assert "diag.marks" not in left.tags
-        assert ours(left) == {}
+        assert "diag.marks" not in traced.client.get_trace(first["id"]).info.tags
 
-        with pytest.raises(SourceError, match="no run and no experiment 'none'; expected mlflow:<run id"):
+        with pytest.raises(SourceError, match="no experiment 'none'"):
             read_traces(f"mlflow:none@{traced.store}")
 
     def test_a_file_of_traces_as_mlflow_writes_them(self, traced, tmp_path):

@@ -7,8 +7,8 @@ from tracker_diag.health import Health
 from tracker_diag.hooks import Unlocked, after, before
 from tracker_diag.trackers.tracker import Listener, Off, writing_of_ours
 
-NOT_OF_THE_RUN = "system/"
-"""Beginning of the names that MLflow gives to what it measures of the machine, on a clock of its own."""
+SYSTEM = "system/"
+"""Of the machine: MLflow samples these by the clock and counts the samples, so their steps are not the run's."""
 
 
 class Ears:
@@ -73,7 +73,7 @@ class Ears:
         if writing_of_ours():
             return
         of_run = {
-            step: {key: value for key, value in metrics.items() if not key.startswith(NOT_OF_THE_RUN)}
+            step: {key: value for key, value in metrics.items() if not key.startswith(SYSTEM)}
             for step, metrics in by_step.items()
         }
         run_id = given["run_id"]

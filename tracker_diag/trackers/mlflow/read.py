@@ -17,6 +17,7 @@ from tracker_diag.errors import SourceError, require
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Gone, Listed, Progress, one_line
 from tracker_diag.trackers.keys import plain
+from tracker_diag.trackers.mlflow.listen import SYSTEM
 from tracker_diag.trackers.rows import Rows
 
 LARGEST = sys.float_info.max
@@ -28,65 +29,66 @@ UNDERWAY = {"RUNNING", "SCHEDULED"}
 MISSING = "RESOURCE_DOES_NOT_EXIST"
 PAGE = 1000
 """Runs of an experiment that are asked for at once."""
-SYSTEM = "system/"
-"""MLflow samples these by the clock and counts the samples: their steps are not the run's."""
+
+
+def split(name: str) -> tuple[str, str]:
+    """What `<run or experiment>[@tracking uri]` names, and the URI; without one it is that which MLflow would use."""
+    if match := re.fullmatch(r"(.*?)@(\w+:.*)", name):  # an address may hold another "@", before its host
+        return match[1], match[2]
+    wanted, _, uri = name.rpartition("@") if "@" in name else (name, "", "")
+    return wanted, uri
 
 
 def read_mlflow(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
-    """The run `<run id>[@tracking uri]`; without a URI the one that MLflow would use.
+    """The run `<run id>[@tracking uri]`.
 
     Raises:
         MissingExtra: mlflow is not installed.
         SourceError: "source: what is wrong".
     """
-    run_id, _, uri = name.partition("@")
+    run_id, uri = split(name)
     if not run_id:
         raise SourceError(f"{source}: expected mlflow:<run id>[@tracking uri]")
     with asking(uri, source) as client:
         return _history(client, client.get_run(run_id), source, progress)
 
 
-def list_mlflow(name: str, source: str) -> list[Listed]:
-    """How the run `<run id>[@tracking uri]` stands, as a list of one.
+def list_mlflow(name: str, source: str, *, project: bool) -> list[Listed]:
+    """How the run `<run id>[@tracking uri]` stands, as a list of one, or all runs of an experiment, by name or id.
+
+    Runs of an experiment that are deleted are left out.
 
     Raises:
         MissingExtra: mlflow is not installed.
         Gone: the run was deleted.
-        SourceError: "source: what is wrong".
+        SourceError: "source: what is wrong"; also where there is no such experiment.
     """
-    run_id, _, uri = name.partition("@")
-    if not run_id:
-        raise SourceError(f"{source}: expected mlflow:<run id>[@tracking uri]")
+    wanted, uri = split(name)
+    if not wanted:
+        raise SourceError(f"{source}: expected mlflow:<{'experiment name or' if project else 'run'} id>[@tracking uri]")
     with asking(uri, source) as client:
-        run = client.get_run(run_id)
+        if project:
+            experiment, token = experiment_called(client, wanted, source).experiment_id, None
+            listed: list[Listed] = []
+            while True:
+                page = client.search_runs([experiment], max_results=PAGE, page_token=token)
+                listed += [_listed(run, uri) for run in page]
+                token = page.token
+                if not token:
+                    return listed
+        run = client.get_run(wanted)
         if run.info.lifecycle_stage == "deleted":
             raise Gone(f"{source}: the run was deleted")
         return [_listed(run, uri)]
 
 
-def list_mlflow_project(name: str, source: str) -> list[Listed]:
-    """All runs of the experiment `<name or id>[@tracking uri]` that are not deleted.
-
-    Raises:
-        MissingExtra: mlflow is not installed.
-        SourceError: "source: what is wrong"; also where there is no such experiment.
-    """
-    wanted, _, uri = name.rpartition("@") if "@" in name else (name, "", "")
-    if not wanted:
-        raise SourceError(f"{source}: expected mlflow:<experiment name or id>[@tracking uri]")
-    with asking(uri, source) as client:
-        experiment = client.get_experiment_by_name(wanted)
-        experiment = experiment or (client.get_experiment(wanted) if wanted.isdecimal() else None)
-        if experiment is None or experiment.lifecycle_stage == "deleted":
-            raise SourceError(f"{source}: no experiment {wanted!r}")
-        listed: list[Listed] = []
-        token = None
-        while True:
-            page = client.search_runs([experiment.experiment_id], max_results=PAGE, page_token=token)
-            listed += [_listed(run, uri) for run in page]
-            token = page.token
-            if not token:
-                return listed
+def experiment_called(client: Any, wanted: str, source: str) -> Any:
+    """The experiment with this name or id."""
+    experiment = client.get_experiment_by_name(wanted)
+    experiment = experiment or (client.get_experiment(wanted) if wanted.isdecimal() else None)
+    if experiment is None or experiment.lifecycle_stage == "deleted":
+        raise SourceError(f"{source}: no experiment {wanted!r}")
+    return experiment
 
 
 def _listed(run: Any, uri: str) -> Listed:

@@ -1,26 +1,26 @@
 """MLflow: metrics, tables, pictures, tags and a chart view, in the run that exists."""
 
 import json
+import math
 import os
 import sys
-from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from tracker_diag.errors import DiagError, require, require_installed
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import SAMPLES, Drawing, Histogram, Record, Scalar, Table
+from tracker_diag.records import SAMPLES, Cell, Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
-from tracker_diag.report.picture import drawn, drawn_tail, picture, png_of
-from tracker_diag.report.tables import TIMELINE, events_table
+from tracker_diag.report.tables import CHECKPOINTS, events_table
+from tracker_diag.report.tokens import WORST
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.triage import Summary
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
-from tracker_diag.trackers.mlflow.artifacts import Artifacts, Task
+from tracker_diag.trackers.mlflow.answers import is_against_it, judged, status
+from tracker_diag.trackers.mlflow.artifacts import drawing_file, list_tables, put, rows_in, table_file, tail_file
 from tracker_diag.trackers.mlflow.tags import described, links, tags_of, verdict_note
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.trackers.tracker import (
@@ -46,20 +46,14 @@ BATCH = 1000
 
 NOTE_TAG = "mlflow.note.content"
 
+WHOLE = (WORST, CHECKPOINTS)
+"""Tables that are complete each time that they come; to the others rows are added."""
+
 MOST = 20 * BATCH
 """Metrics in memory, some hundred steps, beyond which no more are taken in while the server is down."""
 
 LOCAL = ("sqlite:", "file:")
 """Beginnings of addresses that no credentials are sent to."""
-
-REFUSED = "INVALID_PARAMETER_VALUE"
-"""Error code with which MLflow says what it has against a value. All else may pass: an expired token, a gateway that is
-being redeployed and answers 404 itself, a run that is restored."""
-
-TOO_LARGE = 413
-
-TOO_EARLY = frozenset({408, 425, 429})
-"""Statuses below 500 that say nothing against what was sent."""
 
 TRIES = 8
 """Times in a row that a store of artifacts answers 4xx to a file, after which it does not want it."""
@@ -87,21 +81,27 @@ class MlflowTracker(Tracker):
         require_installed("matplotlib", "mlflow")
         self._client, self.run_id = client, run_id
         self._experiment = experiment or self._asked()
-        self._artifacts = Artifacts(client, run_id)
-        self._last_image = -1
-        self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
-        """The last histograms, and their step; they are drawn at an alert and at the end."""
-        self._shown: set[str] = set()
-        """Series of rules' states that have come, and `TIMELINE` once it is there; the view shows them."""
         self._metrics: list[Any] = []
-        self._tables: dict[str, Table] = {}
-        """The last one of each name that came with a step; at the end it comes once more."""
         self._tags: dict[str, str] = {}
         """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
-        self._tasks: deque[Task] = deque()
-        self.sent = 0
+        self._files: dict[str, Callable[[], bytes]] = {}
+        """What waits, by path: of several files with one path the last."""
+        self._pictures: dict[str, Callable[[], bytes]] = {}
+        """The same, drawn when they are sent, and sent after the files, as that takes long."""
+        self._after: dict[str, Callable[[], None]] = {}
+        """What waits until the files are there: the run's list of tables, and the view."""
+        self._tables: dict[str, Table] = {}
+        """The last one that came for each path; at the end it comes once more."""
+        self._new_rows: dict[str, list[tuple[Cell, ...]]] = {}
+        """Of tables that grow, by path."""
+        self._sending: dict[str, list[Any]] = {}
+        """All rows of a table that is on its way: a try that failed may have been done all the same."""
+        self._tails: dict[str, Callable[[], bytes]] = {}
+        """Pictures of the last distributions; they are sent at an alert and at the end."""
+        self._charted: set[str] = set()
+        """Ratio pairs and rules that the view was made for."""
         self._tries = 0
-        """Times that the first of the tasks was answered by 4xx."""
+        """Times in a row that something was answered by 4xx."""
 
     @classmethod
     def find(cls, target: Any = None, *, run_id: str | None = None) -> Tracker | None:
@@ -154,7 +154,7 @@ class MlflowTracker(Tracker):
 
     @classmethod
     def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
-        return read.list_mlflow_project(name, source) if project else read.list_mlflow(name, source)
+        return read.list_mlflow(name, source, project=project)
 
     def listen(self, listener: Listener | None) -> Off:
         if listener is None:
@@ -202,44 +202,51 @@ class MlflowTracker(Tracker):
                 self._tags |= tags_of(entry.findings)
             elif isinstance(entry, Notice):
                 self._alert(entry)
-            elif isinstance(entry, Event):  # a table that is there grows
-                self._tasks.append(partial(self._artifacts.table, events_table([(step, entry.text)])))
-            elif isinstance(entry, File):  # before pictures, which take long
-                self._tasks.appendleft(partial(self._artifacts.put, f"diag/{entry.name}", entry.text.encode()))
+            elif isinstance(entry, Event):
+                self._put_table(events_table([(step, entry.text)]))
+            elif isinstance(entry, File):
+                self._files[f"{PREFIX}{entry.name}"] = entry.text.encode
             elif isinstance(entry, End):
                 self._end(entry.summary, entry.tables)
         self.full = len(self._metrics) >= MOST
 
     def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
-        self._metrics += [
-            self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)
-            for record in records
-            if isinstance(record, Scalar)
-        ]
-        tables = {record.name: record for record in records if isinstance(record, Table)}
-        self._tables |= tables
-        self._tasks += [partial(self._artifacts.table, table) for table in tables.values()]
-        pictures: dict[str, list[Histogram]] = {}
+        tails: dict[str, list[Histogram]] = {}
         for record in records:
-            if isinstance(record, Histogram):
-                pictures.setdefault(record.pair, []).append(record)
-        if pictures:
-            self._pictures = (step, pictures)
+            if isinstance(record, Scalar):
+                metric = self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)
+                self._metrics.append(metric)
+            elif isinstance(record, Table):
+                self._put_table(record)
+            elif isinstance(record, Histogram):
+                tails.setdefault(record.pair, []).append(record)
+        for pair, histograms in tails.items():
+            kind, title = ("reward", "Reward of sequences") if pair == SAMPLES else ("tail", f"{pair} pair")
+            self._tails[f"{PREFIX}{pair}/{kind}.png"] = partial(tail_file, title, step, histograms)
         for record in records:
             if isinstance(record, Drawing):
-                self._tasks.append(partial(self._draw_time_line, record))
-                self._draw_tails()
-        rules = {record.name for record in records if record.name.startswith(RULE)}
-        if not rules <= self._shown:
-            self._shown |= rules
-            self._tasks.append(self._show)
+                self._pictures |= {f"{record.name}.png": partial(drawing_file, record), **self._tails}
+        charted = {record.name for record in records if record.name.startswith(RULE)} | {*tails}
+        if not charted <= self._charted:
+            self._charted |= charted
+            self._after["view"] = self._show
 
-    def _draw_tails(self) -> None:
-        """Have the last distributions drawn, unless they are."""
-        step, pictures = self._pictures
-        if pictures and step != self._last_image:
-            self._last_image = step
-            self._tasks.append(partial(self._draw, step, pictures))
+    def _put_table(self, table: Table) -> None:
+        path = f"{table.name}.json"
+        if table.name in WHOLE:
+            self._files[path] = partial(table_file, table.columns, table.rows)
+        else:
+            self._new_rows.setdefault(path, []).extend(table.rows)
+            self._files[path] = partial(self._grown, path, table.columns)
+        self._tables[path] = table
+        self._after["tables"] = self._list_tables
+
+    def _grown(self, path: str, columns: Sequence[str]) -> bytes:
+        """The rows that the run has in the table, of an earlier process too, and the new ones below them."""
+        if path not in self._sending:
+            self._sending[path] = rows_in(self._client, self.run_id, path)
+        self._sending[path] += self._new_rows.pop(path, [])
+        return table_file(columns, self._sending[path])
 
     def _alert(self, notice: Notice) -> None:
         if notice.level != "info":
@@ -248,149 +255,92 @@ class MlflowTracker(Tracker):
             self._tags[NOTE_TAG] = f"{where}\n\n{notice.text}\n\n{picture}"
 
     def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
+        from tracker_diag.report.html import render_html
+
         self._tags |= tags_of(summary.findings) | {NOTE_TAG: verdict_note(summary, self._experiment, self.run_id)}
-        self._tasks += [
-            partial(self._artifacts.put, "diag/findings.json", json.dumps(summary.to_json(), indent=1).encode()),
-            partial(self._report, summary, tables),
-            partial(self._timeline, summary),
-            *(partial(self._artifacts.table, table) for table in tables if self._tables.get(table.name) != table),
-        ]
-        self._draw_tails()
+        self._files[f"{PREFIX}findings.json"] = json.dumps(summary.to_json(), indent=1).encode
+        self._files[f"{PREFIX}report.html"] = lambda: render_html(summary, tables).encode()
+        for table in tables:
+            if self._tables.get(f"{table.name}.json") != table:
+                self._put_table(table)
+        self._pictures |= self._tails
+        self._after["view"] = self._show  # outcomes may have come since it was made
 
     def flush(self, *, last: bool = False) -> bool:
-        try:
-            self._flush()
-        except Exception as error:
-            if self._temporary(error) and not isinstance(error, OSError):
-                raise Unavailable(f"mlflow: {error}") from error
-            if isinstance(error, OSError) and not self._temporary(error):
-                raise Refused(f"mlflow: {error}") from error
-            raise
-        return True
-
-    def _flush(self) -> None:
-        answered = None
+        late = None
         try:
             self._flush_metrics()
-        except Exception as error:
-            answered = error  # whoever answers may take tags: an alert does not wait for a quota of metrics
-            if not (self._temporary(error) and _status(error)):
+        except Unavailable as error:
+            if not status(error):
                 raise
-        while self._tags:
-            key, value = next(iter(self._tags.items()))
-            with self._request(partial(self._tags.pop, key)):
-                shown = self._described(value) if key == NOTE_TAG else value
-                self._client.set_tag(self.run_id, key, shown, synchronous=True)
-        if answered:
-            raise answered
-        while self._tasks:
-            with self._request(self._tasks.popleft):
-                instead = self._tried(self._tasks[0])
-            self._tasks.extendleft(reversed(instead or ()))
+            late = error  # what answers may take tags: an alert does not wait for a quota of metrics
+        self._send_all(self._tags, self._put_tag)
+        if late:
+            raise late
+        for files in (self._files, self._pictures):
+            self._send_all(files, partial(self._put_file, files), tries=TRIES)
+        self._send_all(self._after, lambda name: self._after[name](), tries=TRIES)
+        return True
 
     def _flush_metrics(self) -> None:
         while self._metrics:  # in one call: a database takes twenty steps at the price of one
-            now, refused = self._metrics[:BATCH], []
+            batch, refused = self._metrics[:BATCH], []
             try:
-                self._client.log_batch(self.run_id, metrics=now, synchronous=True)
-            except Exception as error:
-                if self._temporary(error):
-                    raise
-                refused = self._one_by_one(now)
-            del self._metrics[: len(now)]
+                self._log(batch)
+            except Refused:
+                for metric in batch:
+                    try:
+                        self._log([metric])
+                    except Refused as error:  # noqa: PERF203  # each by itself is the point
+                        refused.append(f"{metric.key}: {error}")
+            del self._metrics[: len(batch)]
             self.full = False
             self.sent += 1
             if refused:
                 raise Refused(f"mlflow: {len(refused)} metrics refused, {refused[0]}")
 
-    def _tried(self, task: Task) -> Sequence[Task] | None:
-        """`task()`; Refused once it has been answered by 4xx so often that it would hold up what comes after it."""
-        try:
-            instead = task()
-        except Exception as error:
-            self._tries += 400 <= _status(error) < 500 and _status(error) not in TOO_EARLY
-            if self._tries < TRIES:
-                raise
-            self._tries = 0
-            raise Refused(f"mlflow: given up after {TRIES} tries, {error}") from error
-        self._tries = 0
-        return instead
+    def _log(self, metrics: Sequence[Any]) -> None:
+        with judged():
+            self._client.log_batch(self.run_id, metrics=metrics, synchronous=True)
 
-    @contextmanager
-    def _request(self, done: Callable[[], object]) -> Generator[None]:
-        """One of those that wait; `done` takes it off the list, when it went well or never will."""
-        try:
-            yield
-        except Exception as error:
-            if not self._temporary(error):
-                done()
-            raise
-        done()
-        self.sent += 1
-
-    def _one_by_one(self, metrics: Sequence[Any]) -> list[str]:
-        """Log each metric on its own; those that MLflow refuses, and why."""
-        refused = []
-        for metric in metrics:
+    def _send_all(self, waiting: dict[str, Any], send: Callable[[str], None], tries: float = math.inf) -> None:
+        """Send what waits, one by one; what never goes well, or was refused so many times, is given up."""
+        while waiting:
+            key = next(iter(waiting))
             try:
-                self._client.log_batch(self.run_id, metrics=[metric], synchronous=True)
-            except Exception as error:  # noqa: PERF203  # each on its own is the point
-                if self._temporary(error):
+                with judged():
+                    send(key)
+            except Refused:
+                del waiting[key]
+                raise
+            except Unavailable as error:
+                self._tries += is_against_it(error)
+                if self._tries < tries:
                     raise
-                refused.append(f"{metric.key}: {error}")
-        return refused
+                del waiting[key]
+                self._tries = 0
+                raise Refused(f"mlflow: {key} given up after {tries} tries, {error}") from error
+            del waiting[key]
+            self._tries = 0
+            self.sent += 1
 
-    def _temporary(self, error: Exception) -> bool:
-        if isinstance(error, Refused):
-            return False
-        if code := getattr(error, "error_code", None):
-            return bool(code != REFUSED)
-        return isinstance(error, OSError) and _status(error) != TOO_LARGE
+    def _put_tag(self, key: str) -> None:
+        value = self._tags[key]
+        if key == NOTE_TAG:
+            value = described(self._client.get_run(self.run_id).data.tags.get(NOTE_TAG, ""), value)
+        self._client.set_tag(self.run_id, key, value, synchronous=True)
 
-    def _draw_time_line(self, drawing: Drawing) -> list[Task]:
-        return [partial(self._artifacts.put, "diag/timeline.png", png_of(drawn(drawing)))]
+    def _put_file(self, files: dict[str, Callable[[], bytes]], path: str) -> None:
+        content = files[path]()
+        files[path] = lambda: content  # it is not drawn again at the next try
+        put(self._client, self.run_id, path, content)
+        self._sending.pop(path, None)
 
-    def _report(self, summary: Summary, tables: Sequence[Table]) -> list[Task]:
-        from tracker_diag.report.html import render_html
-
-        return [partial(self._artifacts.put, "diag/report.html", render_html(summary, tables).encode())]
-
-    def _timeline(self, summary: Summary) -> list[Task]:
-        shown = picture(summary)
-        if shown is None:
-            return []
-        image = drawn(shown)
-        self._shown.add(TIMELINE)
-        given = {"key": TIMELINE, "step": 0, "synchronous": True}  # of every run at the same one, for the view
-        parts = self._artifacts.parts(lambda client: client.log_image(self.run_id, image, **given))
-        return [partial(self._artifacts.put, "diag/timeline.png", png_of(image)), *parts, self._show]
-
-    def _draw(self, step: int, pictures: dict[str, list[Histogram]]) -> list[Task]:
-        parts: list[Task] = []
-        for pair, shown in pictures.items():
-            key = f"{PREFIX}{pair}/{'reward' if pair == SAMPLES else 'tail'}"
-            given = {"key": key, "step": step, "synchronous": True}
-            title = "Reward of sequences" if pair == SAMPLES else f"{pair} pair"
-            image = drawn_tail(shown, f"{title}, step {step}")
-            parts += self._artifacts.parts(lambda client: client.log_image(self.run_id, image, **given))  # noqa: B023  # at once
-        return [*parts, self._show]
+    def _list_tables(self) -> None:
+        list_tables(self._client, self.run_id, sorted(self._tables))
 
     def _show(self) -> None:
-        """Write the view anew; it keeps the rules of other runs of the experiment."""
+        """Write the view anew; it keeps the charts of other runs of the experiment."""
+        logged = self._client.get_run(self.run_id).data.metrics
         present = self._client.get_experiment(self._experiment).tags.get(VIEW_TAG, "")
-        image_step = self._last_image if self._last_image >= 0 else None
-        pairs = [pair for pair in self._pictures[1] if pair != SAMPLES]
-        of_run = shown_of(self._client.get_run(self.run_id).data.metrics)
-        view = chart_view(pairs, image_step, self._shown | of_run | keys_in(present))
-        self._client.set_experiment_tag(self._experiment, VIEW_TAG, view)
-
-    def _described(self, text: str) -> str:
-        """The run's description with `text` in it, beside what stands there already."""
-        return described(self._client.get_run(self.run_id).data.tags.get(NOTE_TAG, ""), text)
-
-
-def _status(error: Exception) -> int:
-    """The HTTP status that `error` tells of; 0 if none."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    of_mlflow: Any = getattr(error, "get_http_status_code", None)
-    return status or (of_mlflow() if of_mlflow else 0)
+        self._client.set_experiment_tag(self._experiment, VIEW_TAG, chart_view(shown_of(logged) | keys_in(present)))

@@ -1,5 +1,6 @@
 """TensorBoard: an event file, or a folder of them."""
 
+import json
 import math
 import re
 import struct
@@ -10,13 +11,16 @@ from typing import Any
 from tracker_diag.errors import SourceError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.trackers.finished import FinishedRun, Progress, one_line
+from tracker_diag.trackers.keys import flat, plain
 from tracker_diag.trackers.rows import Rows
-from tracker_diag.trackers.tensorboard.text import settings
 
+OWN = PREFIX.rstrip("/")
+"""The folder of the diagnostics."""
 CHECKED = 1024
 """Records of up to so many bytes, as those with numbers are, have their checksum verified; it is slow in Python."""
 LARGEST = 1 << 28
 """Bytes of a record that is looked at; larger ones hold pictures or sound."""
+_TABLE_ROW = re.compile(r"^\|([^|]+)\|(.*)\|\s*$", re.MULTILINE)
 PARTS = {"train", "training", "eval", "evaluation", "val", "validation", "test"}
 """Folders that are parts of one run, as Keras writes them, and not runs of their own."""
 
@@ -42,7 +46,7 @@ def read_tensorboard(path: Path, source: str, progress: Progress | None = None) 
             values: dict[str, object] = {}
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name in {"text", "hparams"}:
-                    config |= settings(value)
+                    config |= _settings(value)
                 elif (scalar := _scalar(value)) is not None:
                     values[part + value.tag] = scalar
             if values:
@@ -58,14 +62,13 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     files = sorted((path for path in folder.rglob("*tfevents*") if path.is_file() and not _again(path)), key=_begun)
     if not files:
         raise SourceError(f"{folder}: no event files of TensorBoard in this folder")
-    own = PREFIX.rstrip("/")
-    runs = sorted({_run(file.parent.relative_to(folder)) for file in files if file.parent.name != own})
+    runs = sorted({_run(file.parent.relative_to(folder)) for file in files if file.parent.name != OWN})
     runs = runs or [Path()]
     if runs[0] != Path() and len(runs) > 1:
         names = ", ".join(str(name) for name in runs[:5])
         raise SourceError(f"{folder}: {len(runs)} runs ({names}{', ...' if len(runs) > 5 else ''}), give one of them")
     for file in files:
-        if file.parent.name == PREFIX.rstrip("/"):  # the diagnostics', which have their whole names
+        if file.parent.name == OWN:  # the diagnostics', which have their whole names
             yield file, ""
             continue
         part = file.parent.relative_to(folder / runs[0])
@@ -73,8 +76,8 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _again(file: Path) -> bool:
-    """Whether it holds the diagnostics of one slice, which stand in those of the run already."""
-    return file.parent.parent.name == PREFIX.rstrip("/")
+    """Whether it holds the diagnostics of one slice, which are in those of the run already."""
+    return file.parent.parent.name == OWN
 
 
 def _begun(file: Path) -> tuple[str, list[tuple[int, str]]]:
@@ -152,3 +155,39 @@ def _scalar(value: Any) -> float | None:
     except (ValueError, TypeError):  # a kind of number that numpy lacks, or bytes that are too few
         return None
     return float(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "fiub" else None
+
+
+def _settings(value: Any) -> dict[str, object]:
+    """Settings in a summary of the plugins hparams and text; {} if it holds none.
+
+    Hugging Face writes its arguments as JSON under `args`, CleanRL as a table of Markdown under `hyperparameters`.
+    """
+    from google.protobuf.message import DecodeError
+
+    data = value.metadata.plugin_data
+    if data.plugin_name == "hparams":
+        message = require("tensorboard.plugins.hparams.plugin_data_pb2", "tensorboard").HParamsPluginData
+        try:
+            parameters = message.FromString(data.content).session_start_info.hparams
+        except DecodeError:
+            return {}
+        return {
+            name: _plain(getattr(parameter, parameter.WhichOneof("kind") or "", None))
+            for name, parameter in parameters.items()
+        }
+    tag = value.tag.removesuffix("/text_summary")
+    if tag not in {"args", "hyperparameters"} or not value.tensor.string_val:
+        return {}
+    text = value.tensor.string_val[0].decode("utf-8", "replace")
+    if tag == "hyperparameters":
+        cells = [(name.strip(), cell.strip()) for name, cell in _TABLE_ROW.findall(text)]
+        return {name: plain(cell) for name, cell in cells[2:]}  # below the names of the columns and a ruler
+    try:
+        arguments = json.loads(text)
+    except ValueError:
+        return {}
+    return dict(flat(arguments, ".")) if isinstance(arguments, dict) else {}
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, str | float | bool) else str(value)

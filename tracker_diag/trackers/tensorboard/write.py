@@ -1,6 +1,6 @@
 """TensorBoard: scalars, histograms, tables as text, and charts that hold both slices, in event files of our own.
 
-They lie in a folder inside the writer's, which TensorBoard shows as runs beside yours. Not in the writer's own:
+They are in a folder inside the writer's, which TensorBoard shows as runs beside yours. Not in the writer's own:
 without its fast data server TensorBoard follows the latest file of a folder alone, and your curves would stop.
 """
 
@@ -8,7 +8,7 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ import numpy as np
 
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.metrics.series import CONTEXT, PAIRS, StatKey
-from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
+from tracker_diag.metrics.series import CONTEXT, StatKey
+from tracker_diag.records import Drawing, Histogram, Scalar, Table
 from tracker_diag.report.console import near
 from tracker_diag.report.markdown import findings_text, markdown
-from tracker_diag.report.picture import Pixels, drawn, picture, png_of
-from tracker_diag.report.tables import TIMELINE, brief, events_table, findings_table
-from tracker_diag.rules.triage import Summary
+from tracker_diag.report.picture import drawn, png_of
+from tracker_diag.report.tables import brief
 from tracker_diag.trackers.panels import PLOTS
+from tracker_diag.trackers.tables import Tables
 from tracker_diag.trackers.tensorboard import listen
 from tracker_diag.trackers.tracker import (
     RECORDS,
@@ -39,8 +39,8 @@ from tracker_diag.trackers.tracker import (
     Tracker,
 )
 
-CHARTS = {plot.statistic.name: plot.title for plot in PLOTS if plot.section != "Shape"}
-"""Statistics that stand once more as `diag/<pair>/<stat>`, in a run for each slice: one chart, a colour a slice."""
+CHARTED = {plot.statistic.name for plot in PLOTS if plot.section != "Shape"}
+"""Statistics that come once more as `diag/<pair>/<stat>`, in a run for each slice: one chart, a colour a slice."""
 
 _numbers = count()
 
@@ -59,9 +59,7 @@ class TensorBoardTracker(Tracker):
             name: EventFile(os.path.join(place, name))  # noqa: PTH118
             for name in CONTEXT
         }
-        self._pairs: set[str] = set()
-        self._events: list[tuple[int, str]] = []
-        self._step, self._at = 0, time.time()
+        self._tables = Tables()
 
     @classmethod
     def find(cls, target: object = None, *, run_id: str | None = None) -> Tracker | None:
@@ -100,44 +98,28 @@ class TensorBoardTracker(Tracker):
         return self._folder if "://" in self._folder else near(self._folder)
 
     def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
-        self._step, self._at = step, at
-        self._write_records(step, [entry for entry in entries if isinstance(entry, RECORDS)], at)
-        for entry in entries:
-            if isinstance(entry, Standing):
-                self._put([_summary(findings_table(entry.findings))])
-            elif isinstance(entry, Event):
-                self._events.append((step, entry.text))
-                self._put([_summary(events_table(self._events))])
-            elif isinstance(entry, End):
-                everything = [*entry.tables, findings_table(entry.summary.findings)]
-                self._put([_summary(table) for table in everything if table.rows])
-                self._put([*_timeline(entry.summary)])
-
-    def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
         charts: dict[str, list[Any]] = {name: [] for name in CONTEXT}
-        pairs: set[str] = set()
-        for record in records:
-            key = StatKey.parse(record.name.removeprefix(PREFIX)) if isinstance(record, Scalar) else None
-            if isinstance(record, Scalar) and key and key.slice in charts and key.stat in CHARTS:
-                charts[key.slice].append(scalar(f"{PREFIX}{key.pair}/{key.stat}", record.value))
-                pairs.add(key.pair)
-        if not pairs <= self._pairs:
-            self._pairs |= pairs
-            self._put([layout([pair for pair in PAIRS if pair in self._pairs])])
-        self._put([_summary(record) for record in records if not isinstance(record, Drawing)])
-        for name, values in charts.items():
-            self._slices[name].put(step, at, values)
-        for record in records:
-            if isinstance(record, Drawing):
-                self._put([_image(drawn(record))])
+        values: list[Any] = []
+        for entry in entries:
+            values += [_text(table) for table in self._tables.changed_by(step, entry)]
+            if isinstance(entry, Scalar):
+                values.append(scalar(entry.name, entry.value))
+                key = StatKey.parse(entry.name.removeprefix(PREFIX))
+                if key and key.slice in charts and key.stat in CHARTED:
+                    charts[key.slice].append(scalar(f"{PREFIX}{key.pair}/{key.stat}", entry.value))
+            elif isinstance(entry, Histogram):
+                values.append(histogram(entry))
+        self._main.put(step, at, values)
+        for name, of_slice in charts.items():
+            self._slices[name].put(step, at, of_slice)
+        for entry in entries:
+            if isinstance(entry, Drawing):  # last, as nothing else is lost where it cannot be drawn
+                self._main.put(step, at, [_image(entry)])
 
     def flush(self, *, last: bool = False) -> bool:
         for file in (self._main, *self._slices.values()):
             file.flush()
         return True
-
-    def _put(self, values: Sequence[Any]) -> None:
-        self._main.put(self._step, self._at, values)
 
 
 class EventFile:
@@ -197,27 +179,22 @@ def _pb(name: str) -> Any:
     return require(f"tensorboard.compat.proto.{name}_pb2", "tensorboard")
 
 
-def _summary(record: Scalar | Histogram | Table) -> Any:
-    if isinstance(record, Scalar):
-        return scalar(record.name, record.value)
-    if isinstance(record, Histogram):
-        return histogram(record)
-    content = findings_text(record) if record.name == f"{PREFIX}findings" else markdown(brief(record))
-    return _string(record.name, content.encode(), "text")
+def _text(table: Table) -> Any:
+    content = findings_text(table) if table.name == f"{PREFIX}findings" else markdown(brief(table))
+    pb = _pb("summary")
+    about = pb.SummaryMetadata(
+        plugin_data=pb.SummaryMetadata.PluginData(plugin_name="text"), data_class=pb.DATA_CLASS_TENSOR
+    )
+    tensor = _pb("tensor").TensorProto(dtype=_pb("types").DT_STRING, string_val=[content.encode()])
+    return pb.Summary.Value(tag=table.name, metadata=about, tensor=tensor)
 
 
-def _timeline(summary: Summary) -> Generator[Any]:
-    """The picture of what was found, if there is anything to point at."""
+def _image(drawing: Drawing) -> Any:
     require("matplotlib", "tensorboard")
-    shown = picture(summary)
-    if shown is not None:
-        yield _image(drawn(shown))
-
-
-def _image(image: Pixels) -> Any:
+    image = drawn(drawing)
     height, width, _ = image.shape
     values = {"height": height, "width": width, "colorspace": 3, "encoded_image_string": png_of(image)}
-    return _pb("summary").Summary.Value(tag=TIMELINE, image=_pb("summary").Summary.Image(**values))
+    return _pb("summary").Summary.Value(tag=drawing.name, image=_pb("summary").Summary.Image(**values))
 
 
 def scalar(tag: str, value: float) -> Any:
@@ -240,26 +217,3 @@ def histogram(record: Histogram) -> Any:
         bucket=counts,
     )
     return pb.Summary.Value(tag=record.name, histo=histo)
-
-
-def layout(pairs: Sequence[str]) -> Any:
-    """What the page of custom scalars shows: a section for each pair, with the charts that hold both slices."""
-    from tensorboard.plugins.custom_scalar import layout_pb2, metadata
-
-    pb: Any = layout_pb2
-
-    def chart(pair: str, stat: str) -> Any:
-        lines = pb.MultilineChartContent(tag=[f"^{PREFIX}{pair}/{stat}$"])
-        return pb.Chart(title=CHARTS[stat], multiline=lines)
-
-    sections = [pb.Category(title=f"{PREFIX}{pair}", chart=[chart(pair, stat) for stat in CHARTS]) for pair in pairs]
-    return _string(metadata.CONFIG_SUMMARY_TAG, pb.Layout(category=sections).SerializeToString(), metadata.PLUGIN_NAME)
-
-
-def _string(tag: str, content: bytes, plugin: str) -> Any:
-    """A summary that holds one string, for the page of `plugin`."""
-    pb = _pb("summary")
-    plugin_data = pb.SummaryMetadata.PluginData(plugin_name=plugin)
-    about = pb.SummaryMetadata(plugin_data=plugin_data, data_class=pb.DATA_CLASS_TENSOR)
-    tensor = _pb("tensor").TensorProto(dtype=_pb("types").DT_STRING, string_val=[content])
-    return pb.Summary.Value(tag=tag, metadata=about, tensor=tensor)

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tracker_diag.health import Health
-from tracker_diag.hooks import Unlocked, after, all_off, before
+from tracker_diag.hooks import Unlocked, all_off, before
 from tracker_diag.trackers.tracker import Listener, Off, writing_of_ours
 
 
@@ -20,13 +19,3 @@ def listen(run: Any, listener: Listener, upcoming: Callable[[], int]) -> Off:
         before(run, "log", ("metrics", "step"), hear, own),
         before(run, "finish", (), lambda _: listener.end(), own),
     )
-
-
-def on_begin(module: Any, begun: Callable[[Any], None]) -> Off:
-    """Have `begun` called with each run that `trackio.init` gives."""
-
-    def seen(run: Any, _: Mapping[str, Any]) -> None:
-        if not writing_of_ours():
-            begun(run)
-
-    return after(module, "init", ("project",), seen, Unlocked(Health().record))

@@ -15,13 +15,13 @@ from typing import Any
 
 from tracker_diag.errors import DiagError, require
 from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
-from tracker_diag.report.picture import Pixels, drawn, picture
-from tracker_diag.report.tables import TIMELINE, events_table, findings_table
-from tracker_diag.rules.alerts import Identity, Notice, identity
+from tracker_diag.report.picture import Pixels, drawn
+from tracker_diag.report.tables import TIMELINE
+from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery.kept import Kept
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
+from tracker_diag.trackers.tables import Tables
 from tracker_diag.trackers.tracker import (
     RECORDS,
     Address,
@@ -32,6 +32,7 @@ from tracker_diag.trackers.tracker import (
     Off,
     Tracker,
     is_a,
+    on_begin,
 )
 from tracker_diag.trackers.trackio import listen, read
 
@@ -52,13 +53,13 @@ class TrackioTracker(Tracker):
             raise DiagError(f"trackio {version}: does not count steps as 0.43 does, and your rows could get wrong ones")
         self.run = run
         self._step = 0
-        self._found: dict[Identity, Finding] = {}
-        self._events: list[tuple[int, str]] = []
-        self._tables: dict[str, Table] = {}
+        self._tables = Tables()
+        self._waiting: dict[str, Table] = {}
         self._reopened = False
         """Whether the run was begun by `find`, and is ended by `close`."""
         self._drawn: Pixels | None = None
-        """The time line of an alert, once it is drawn."""
+        """The time line, once it is drawn."""
+        self._artist: threading.Thread | None = None
         self._kept = Kept(self)
         """Trackio loses what it has queued when the process is killed: half a second, or what its server missed."""
 
@@ -93,7 +94,7 @@ class TrackioTracker(Tracker):
 
     @classmethod
     def watch(cls, begun: Callable[[Tracker], None]) -> Off:
-        return listen.on_begin(sys.modules["trackio"], lambda run: begun(cls(run)))
+        return on_begin(sys.modules["trackio"], lambda run: begun(cls(run)))
 
     @classmethod
     def read(cls, name: str, source: str, progress: Progress | None = None) -> FinishedRun:
@@ -101,7 +102,7 @@ class TrackioTracker(Tracker):
 
     @classmethod
     def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
-        return read.list_trackio_project(name, source) if project else read.list_trackio(name, source)
+        return read.list_trackio(name, source, project=project)
 
     def listen(self, listener: Listener | None) -> Off:
         if listener is None:
@@ -135,42 +136,31 @@ class TrackioTracker(Tracker):
         if records:
             self._write_records(step, records, at)
         for entry in entries:
-            if isinstance(entry, Finding) and entry.fired is not None:
-                self._found[identity(entry)] = entry
-                table = findings_table(tuple(self._found.values()))
-                self._tables[table.name] = table  # with the next step, since several may change in one
-            elif isinstance(entry, Notice):
+            if isinstance(entry, Notice):
                 level = self._trackio.AlertLevel(entry.level)
                 self.run.alert(entry.title, entry.text, level=level, step=step)
-            elif isinstance(entry, Event):
-                self._events.append((step, entry.text))
-                table = events_table(self._events)
-                self._tables[table.name] = table
-            elif isinstance(entry, End):
-                self._end(entry.summary, entry.tables)
+            elif not isinstance(entry, Table):  # with the next step, since several may change in one
+                self._waiting |= {table.name: table for table in self._tables.changed_by(step, entry)}
+            if isinstance(entry, End):
+                self._end()
 
     def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
-        self._put_tables()
-        self._put_picture()
+        self._put_waiting()
         self._step = step
         if error := self._kept.add(step, records, at):
             self.tally.failed(error)
-        media = {one.name: self._media(one) for one in records if not isinstance(one, Drawing)}
+        media = {record.name: self._media(record) for record in records if not isinstance(record, Drawing)}
         if media:
             self._put(media)
         for record in records:
-            if isinstance(record, Drawing):  # the thread that logs does not wait for it
-                threading.Thread(target=self._draw, args=(record,), name="tracker_diag-trackio", daemon=True).start()
+            if isinstance(record, Drawing):
+                self._have_drawn(record)
 
-    def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
-        everything = [*tables, findings_table(summary.findings)]
-        self._tables |= {table.name: table for table in everything if table.rows}
-        self._put_tables()
+    def _end(self) -> None:
+        if self._artist:
+            self._artist.join()
+        self._put_waiting()
         self._kept.close()
-        require("matplotlib", "trackio")
-        shown = picture(summary)
-        if shown is not None:
-            self._put({TIMELINE: self._trackio.Image(drawn(shown))})
 
     def close(self) -> None:
         self._kept.close()
@@ -178,20 +168,29 @@ class TrackioTracker(Tracker):
             with redirect_stdout(StringIO()):
                 self.run.finish()
 
-    def _put_tables(self) -> None:
-        if self._tables:
-            tables, self._tables = self._tables, {}
-            self._put({name: self._media(table) for name, table in tables.items()})
+    def _have_drawn(self, drawing: Drawing) -> None:
+        """Draw in a thread of its own: the one that logs does not wait for it."""
+        artist = threading.Thread(target=self._draw, args=(drawing,), daemon=True)
+        try:
+            artist.start()
+        except RuntimeError:  # none starts in `atexit` from Python 3.12 on
+            self._draw(drawing)
+        else:
+            self._artist = artist
 
     def _draw(self, drawing: Drawing) -> None:
         try:
+            require("matplotlib", "trackio")
             self._drawn = drawn(drawing)
         except Exception as error:  # noqa: BLE001  # it may lack matplotlib
             self.tally.failed(error)
 
-    def _put_picture(self) -> None:
-        """Log the time line that was drawn since the last step, at that one."""
+    def _put_waiting(self) -> None:
+        """Log the tables, and the time line that was drawn, since the last step, at that one."""
+        tables, self._waiting = self._waiting, {}
         image, self._drawn = self._drawn, None
+        if tables:
+            self._put({name: self._media(table) for name, table in tables.items()})
         if image is not None:
             self._put({TIMELINE: self._trackio.Image(image)})
 

@@ -5,9 +5,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tracker_diag.health import Health
-from tracker_diag.hooks import Unlocked, after, all_off, before
-from tracker_diag.trackers.tracker import Listener, Off, writing_of_ours
+from tracker_diag.hooks import Unlocked, all_off, before
+from tracker_diag.trackers.tracker import Listener, Off
 
 PARAMETERS = ("data", "step", "commit")
 
@@ -32,16 +31,6 @@ def on_end(run: Any, listener: Listener) -> Off:
     _before_finish(run, end)
     atexit.register(end)
     return before(run, "finish", (), lambda _: end(), Unlocked(listener.record))
-
-
-def on_begin(module: Any, begun: Callable[[Any], None]) -> Off:
-    """Have `begun` called with each run that `wandb.init` gives."""
-
-    def seen(run: Any, _: Mapping[str, Any]) -> None:
-        if not writing_of_ours():
-            begun(run)
-
-    return after(module, "init", ("project",), seen, Unlocked(Health().record))
 
 
 def _before_finish(run: Any, call: Callable[[], None]) -> None:

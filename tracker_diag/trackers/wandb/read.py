@@ -17,6 +17,8 @@ TIMEOUT = 10
 """Seconds that each request to the server may take."""
 PAGE = 200
 """Runs of a project that are asked for at once."""
+PROJECT = "<entity>/<project>"
+RUN = f"{PROJECT}/<run>"
 UNDERWAY = {"running", "pending", "preempting"}
 
 
@@ -27,31 +29,24 @@ def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> 
         MissingExtra: wandb is not installed.
         SourceError: "source: what is wrong".
     """
-    with _asking(name, 3, source, "wandb:<entity>/<project>/<run>") as api:
+    with _asking(name, source) as api:
         return _history(api.run(name), api, source, progress)
 
 
-def list_wandb(name: str, source: str) -> list[Listed]:
-    """How the run `<entity>/<project>/<run>` stands, as a list of one.
+def list_wandb(name: str, source: str, *, project: bool) -> list[Listed]:
+    """How the run `<entity>/<project>/<run>` stands, as a list of one, or all runs of a project, the newest first.
+
+    Runs that the diagnostics keep next to another one are left out of a project.
 
     Raises:
         MissingExtra: wandb is not installed.
         Gone: there is no such run.
         SourceError: "source: what is wrong".
     """
-    with _asking(name, 3, source, "wandb:<entity>/<project>/<run>") as api:
-        run = api.run(name)
-        return [_listed(run, int(run.lastHistoryStep))]
-
-
-def list_wandb_project(name: str, source: str) -> list[Listed]:
-    """All runs of `<entity>/<project>`, the newest first; those that the diagnostics keep beside a run are left out.
-
-    Raises:
-        MissingExtra: wandb is not installed.
-        SourceError: "source: what is wrong".
-    """
-    with _asking(name, 2, source, "wandb:<entity>/<project>") as api:
+    with _asking(name, source, PROJECT if project else RUN) as api:
+        if not project:
+            run = api.run(name)
+            return [_listed(run, int(run.lastHistoryStep))]
         # Newer clients would ask for the summary of each run by itself.
         whole = {"lazy": False} if "lazy" in signature(api.runs).parameters else {}
         runs = (run for run in api.runs(name, per_page=PAGE, order="-created_at", **whole) if OF not in run.config)
@@ -71,13 +66,13 @@ def _listed(run: Any, last: int | None) -> Listed:
 
 
 @contextmanager
-def _asking(name: str, parts: int, source: str, expected: str) -> Generator[Any]:
+def _asking(name: str, source: str, form: str = RUN) -> Generator[Any]:
     """W&B's public API, for what is called `name`; what it raises inside is a SourceError."""
     require("wandb", "wandb")
     import wandb
 
-    if len([part for part in name.split("/") if part]) != parts:
-        raise SourceError(f"{source}: expected {expected}")
+    if len([part for part in name.split("/") if part]) != len(form.split("/")):
+        raise SourceError(f"{source}: expected wandb:{form}")
     try:
         yield wandb.Api(timeout=TIMEOUT)
     except SourceError:
@@ -103,7 +98,7 @@ def _history(run: Any, api: Any, source: str, progress: Progress | None) -> Fini
         for other in api.runs(f"{run.entity}/{run.project}", filters={f"config.{OF}": run.id}):
             for row in other.scan_history():
                 axis.beside(rows, row)
-    axis.told(rows)
+    axis.note_on(rows)
     return rows.finish(source, dict(flat(run.config, ".")))
 
 

@@ -72,7 +72,7 @@ def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -
             for record in _records(other, output, None):
                 axis.beside(rows, record.get("history", {}).get("item", {}))
         _note_damage(output, rows)
-    axis.told(rows)
+    axis.note_on(rows)
     return replace(rows.finish(source, config), ended=ended)
 
 

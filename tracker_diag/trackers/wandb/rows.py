@@ -49,7 +49,7 @@ class Axis:
         if step is not None:
             rows.put_row(step, {key: value for key, value in _numbers(given) if key.startswith(PREFIX)}, f"step {step}")
 
-    def told(self, rows: Rows) -> None:
+    def note_on(self, rows: Rows) -> None:
         """Note which axis it was, where it was not W&B's own."""
         if self._axis not in {STEP, None} and self._at is not None:
             rows.note(f"steps are those of {self._axis}, not W&B's count of rows")

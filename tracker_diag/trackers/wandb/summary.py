@@ -10,11 +10,10 @@ from typing import Any
 
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import Drawing, Histogram, Scalar, Table
-from tracker_diag.report.picture import drawn, picture
-from tracker_diag.report.tables import events_table, findings_table
+from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
+from tracker_diag.report.picture import drawn
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.tables import Tables
 from tracker_diag.trackers.tracker import (
     RECORDS,
     End,
@@ -57,11 +56,10 @@ class Beside(Tracker):
         self.sent = 0
         """Rows and tables that W&B has taken."""
         self._rows: deque[dict[str, Any]] = deque()
-        self._tables: dict[str, Table] = {}
-        self._events: list[tuple[int, str]] = []
+        self._tables = Tables()
+        self._waiting: dict[str, Table | Drawing] = {}
+        """What goes into the summary: of several with one name the last."""
         self._files: dict[str, str] = {}
-        self._drawing: Drawing | None = None
-        """The time line that is to be drawn next."""
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -78,37 +76,14 @@ class Beside(Tracker):
         if of_row:
             self._rows[-1] |= of_row
         for entry in entries:
-            self._collect(step, entry)
-
-    def _collect(self, step: int, entry: Entry) -> None:
-        match entry:
-            case Table():
-                self._keep(entry)
-            case Drawing():
-                self._drawing = entry
-            case Standing():
-                self._keep(findings_table(entry.findings))
-            case Notice():
+            self._waiting |= {table.name: table for table in self._tables.changed_by(step, entry)}
+            if isinstance(entry, Drawing):
+                self._waiting[entry.name] = entry
+            elif isinstance(entry, Notice):
                 with self._network():
-                    run = self._run or self._begin()
-                    run.alert(entry.title, entry.text, level=entry.level.upper(), wait_duration=1)
-            case Event():
-                self._events.append((step, entry.text))
-                self._keep(events_table(self._events))
-            case File():
+                    self._open.alert(entry.title, entry.text, level=entry.level.upper(), wait_duration=1)
+            elif isinstance(entry, File):
                 self._files[PREFIX + entry.name] = entry.text
-            case End():
-                self._end(entry.summary, entry.tables)
-            case _:
-                pass
-
-    def _keep(self, table: Table) -> None:
-        self._tables[table.name] = table
-
-    def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
-        self._tables |= {table.name: table for table in (*tables, findings_table(summary.findings))}
-        require("matplotlib", "wandb")
-        self._drawing = picture(summary)
 
     def flush(self, *, last: bool = False) -> bool:
         with self._network():
@@ -128,32 +103,27 @@ class Beside(Tracker):
             self._begin().log(self._rows[0], commit=True)
             self._rows.popleft()
             self.sent += 1
-        while self._tables:
-            name, table = next(iter(self._tables.items()))
+        while self._waiting:
+            name, record = next(iter(self._waiting.items()))
             try:
-                (self._run or self._begin()).summary[name] = media(table)
+                self._open.summary[name] = media(record)
             except Exception as error:
                 if not self._passes(error):  # as of a run that is over; making a table takes time
-                    del self._tables[name]
+                    del self._waiting[name]
                 raise
-            del self._tables[name]
+            del self._waiting[name]
             self.sent += 1
         while self._files:
             self._save(*next(iter(self._files.items())))
             self.sent += 1
-        if self._drawing:
-            drawing, self._drawing = self._drawing, None  # the next alert has another one
-            image = self._wandb.Image(drawn(drawing))
-            (self._run or self._begin()).summary[drawing.name] = image
 
     def _save(self, name: str, text: str) -> None:
         """Put a file among those of the run; W&B takes them from the run's own folder alone."""
         del self._files[name]  # whatever comes of it: a disk that takes nothing now would be asked for ever
-        run = self._run or self._begin()
-        file = Path(run.dir) / name
+        file = Path(self._open.dir) / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-        run.save(str(file), base_path=run.dir, policy="now")
+        self._open.save(str(file), base_path=self._open.dir, policy="now")
 
     def close(self) -> None:
         """End the run of our own, if there is one; what it was given is in a file of W&B's already."""
@@ -163,8 +133,13 @@ class Beside(Tracker):
     def _passes(self, error: Exception) -> bool:
         return isinstance(error, OSError | self._wandb.errors.CommError)
 
+    @property
+    def _open(self) -> Any:
+        """The run that tables and alerts go to."""
+        return self._run or self._begin()
+
     def _begin(self) -> Any:
-        """The run beside yours: a number of its own for each process, as W&B counts rows from 0 in each."""
+        """The run next to yours: a number of its own for each process, as W&B counts rows from 0 in each."""
         if self._refused:
             raise self._refused
         if self._own is None:
@@ -193,11 +168,14 @@ class Beside(Tracker):
         return self._own
 
 
-def media(record: Scalar | Histogram | Table) -> Any:
+def media(record: Record) -> Any:
     """`record` as W&B takes it."""
     wandb: Any = sys.modules["wandb"]
     if isinstance(record, Histogram):
         return wandb.Histogram(np_histogram=(record.counts, record.edges))
+    if isinstance(record, Drawing):
+        require("matplotlib", "wandb")
+        return wandb.Image(drawn(record))
     if isinstance(record, Table):
         return wandb.Table(columns=list(record.columns), data=[list(row) for row in record.rows])
     return record.value

@@ -1,16 +1,18 @@
-"""A saved view for a W&B project: tails, effective sample size, shape and rules, beside the panels that are there.
+"""A saved view for a W&B project, next to the panels that are there, and a report on one finished run.
 
-Only the command makes it: whether a team wants another view in its project, no run can know.
+Only the commands make them: whether a team wants another view or report, no run can know.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import PAIRS
+from tracker_diag.report.note import note_on
 from tracker_diag.report.tables import TIMELINE
-from tracker_diag.trackers.panels import NAME, PLOTS, RULES
+from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.panels import NAME, PLOTS, RULES, outcome_keys
 from tracker_diag.trackers.wandb.summary import STEP
 
 OUTCOMES = "^(reward|eval|val|test|train|critic|rollout|objective|env).*(reward|score|accuracy|success)|^reward$"
@@ -87,3 +89,43 @@ def _ours(workspaces: Any, entity: str, project: str) -> Any:
         if "not found in project" in str(error):
             return None
         raise
+
+
+def save_report(entity: str, project: str, run_id: str, summary: Summary, keys: Collection[str]) -> str:
+    """Save a new report on the run; its address.
+
+    Raises:
+        DiagError: the project cannot be reached, or W&B does not take the report.
+    """
+    made = report(entity, project, run_id, summary, keys)
+    try:
+        made.save()
+    except Exception as error:  # what the client raises is of no one kind
+        raise DiagError(f"wandb:{entity}/{project}: no report saved: {error}") from error
+    return str(made.url)
+
+
+def report(entity: str, project: str, run_id: str, summary: Summary, keys: Collection[str]) -> Any:
+    """The report as a `wandb_workspaces` Report, not saved yet.
+
+    Args:
+        keys: what the run has logged, under its own names and ours.
+    """
+    reports: Any = require("wandb_workspaces.reports.v2", "panels")
+    first = summary.first_break
+    outcomes = [reports.LinePlot(title=key, y=[key]) for key in outcome_keys(keys)]
+    pairs = [pair for pair in PAIRS if any(key.startswith(f"{PREFIX}{pair}/") for key in keys)]
+    plots = outcomes + [plot for group in line_plots(pairs).values() for plot in group if {*plot.y} & {*keys}]
+    again = f"`tracker-diag diagnose wandb:{entity}/{project}/{run_id}` shows it again."
+    blocks: list[Any] = [reports.MarkdownBlock(text=note_on(summary, again))]
+    if plots:
+        # "ID" is that of a run, and the set of runs is this one alone.
+        runs = reports.Runset(entity=entity, project=project, name=run_id, filters=f'ID == "{run_id}"')
+        blocks += [reports.H2(text="What it rests on"), reports.PanelGrid(runsets=[runs], panels=plots)]
+    return reports.Report(
+        entity=entity,
+        project=project,
+        title=f"{run_id}: {first.rule.title if first else 'nothing found'}"[:128],
+        description=f"tracker_diag, {summary.steps} steps",
+        blocks=blocks,
+    )

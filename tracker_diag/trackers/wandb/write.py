@@ -38,6 +38,7 @@ from tracker_diag.trackers.tracker import (
     Off,
     Tracker,
     is_a,
+    on_begin,
     writing,
     writing_of_ours,
 )
@@ -112,7 +113,7 @@ class WandbTracker(Tracker):
 
     @classmethod
     def watch(cls, begun: Callable[[Tracker], None]) -> Off:
-        return listen.on_begin(sys.modules["wandb"], lambda run: begun(cls(run)))
+        return on_begin(sys.modules["wandb"], lambda run: begun(cls(run)))
 
     @classmethod
     def read(cls, name: str, source: str, progress: Progress | None = None) -> FinishedRun:
@@ -120,7 +121,7 @@ class WandbTracker(Tracker):
 
     @classmethod
     def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
-        return read.list_wandb_project(name, source) if project else read.list_wandb(name, source)
+        return read.list_wandb(name, source, project=project)
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -180,31 +181,29 @@ class WandbTracker(Tracker):
             used, is_open = self._used, self._row if self._closing is None else self._closing
         if error := self._kept.add(step, of_row, at):
             self.tally.failed(error)
-        for one in earlier:
-            self._put_by(one)
+        for missed in earlier:
+            self._put_by(missed)
         if self._row is None or (is_open, step) == used:
             self._join(is_open, None)  # none is yours, or it is open still
-        elif not self._hearing:  # nobody knows when your next row comes, and the process may die before
-            self._into_summary()
 
     def _end(self, step: int, end: End, at: float) -> None:
         if self._off:
             self._off()
             self._off = None
         with self._lock:
-            # A single one stands in the summary, unless a row that is open still comes after it.
-            alone = not self._more and len(self._waiting) == 1 and (self._row is None or self._row != self._used[0])
-        if alone:
-            try:
-                self._into_summary()  # again: a row of an earlier step may have closed since
-            except Exception as error:  # noqa: BLE001  # the run may be over
-                self.tally.failed(error)
-                alone = False
-        with self._lock:
             waiting = [*self._waiting]
             self._waiting.clear()
-        for one in () if alone else waiting:
-            self._put_by(one)
+            # A single one is put into the summary, unless a row that is open still comes after it.
+            alone = not self._more and len(waiting) == 1 and (self._row is None or self._row != self._used[0])
+        if alone:
+            try:
+                with writing():
+                    self.run.summary.update(waiting[0].as_row())
+                waiting.clear()
+            except Exception as error:  # noqa: BLE001  # the run may be over
+                self.tally.failed(error)
+        for missed in waiting:
+            self._put_by(missed)
         self._rest.write(step, [end], at)
 
     def close(self) -> None:
@@ -217,20 +216,20 @@ class WandbTracker(Tracker):
             self._bring(self._more.path)
             self._more = None
 
-    def _put_by(self, one: "_Step") -> None:
+    def _put_by(self, missed: "_Step") -> None:
         """Keep a step that found no row of yours."""
-        self.tally.count("dropped_histograms", sum(not isinstance(record, Scalar) for record in one.records))
+        self.tally.count("dropped_histograms", sum(not isinstance(record, Scalar) for record in missed.records))
         self._steps_more += 1
         try:
             if self._more is None:
                 self._more = journal_for(self._rest.inner, "-more")
-            self._more.append(journal_entry(one.step, one.records, one.at))
+            self._more.append(journal_entry(missed.step, missed.records, missed.at))
         except OSError as error:
             self.tally.failed(error)
             self.tally.count("dropped_steps")
 
     def _bring(self, path: Path) -> None:
-        """Have another process bring `path` to a run beside yours; it goes on if that takes longer than an exit may."""
+        """Have another process bring `path` to a run next to yours; it may take longer than an exit does."""
         known = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") or name in SAME}
         command = [sys.executable, "-c", "from tracker_diag.cli.app import app; app()", "flush", str(path)]
         quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
@@ -261,7 +260,6 @@ class WandbTracker(Tracker):
                 self._hearing, self._closing = False, None
         if not late:
             self._join(row, step)
-        self._into_summary()
 
     def _join(self, row: int | None, step: int | None) -> None:
         """Put the step that waits into `row`, which your call then goes into, or went into."""
@@ -271,22 +269,12 @@ class WandbTracker(Tracker):
                 self._used = row, self._evaluated  # what comes of it while the row is open goes there
             if not self._waiting or (taken and self._waiting[0].step != self._used[1]):
                 return  # a second step of ours would overwrite the first
-            one = self._waiting.popleft()
-            self._used = row, one.step
+            joined = self._waiting.popleft()
+            self._used = row, joined.step
             for other in self._waiting:
                 other.held = True
-        data = {STEP: one.step} | {record.name: media(record) for record in one.records}
         with writing():
-            self.run.log(data, step=step, commit=row is None)
-
-    def _into_summary(self) -> None:
-        """What waits still: W&B has it there at once, without a row."""
-        with self._lock:
-            if not self._waiting:
-                return
-            one = self._waiting[-1]
-        with writing():
-            self.run.summary.update({STEP: one.step} | {record.name: media(record) for record in one.records})
+            self.run.log(joined.as_row(), step=step, commit=row is None)
 
 
 @dataclass
@@ -298,6 +286,9 @@ class _Step:
     at: float
     held: bool = False
     """A row of yours was there, and an earlier step took it."""
+
+    def as_row(self) -> dict[str, Any]:
+        return {STEP: self.step} | {record.name: media(record) for record in self.records}
 
 
 def _is_taken(data: object) -> bool:
