@@ -61,10 +61,10 @@ def test_parts_come_to_the_whole(seed, most):
         for dimension, counted in expected.sketches.items():
             np.testing.assert_array_equal(one.sketches[dimension].counts, counted.counts)
             np.testing.assert_array_equal(one.sketches[dimension].nonfinite, counted.nonfinite)
-        tokens, sequences, applied, lengths = one.floats()
+        tokens, sequences, reached, lengths = one.sums
         np.testing.assert_allclose(tokens, expected.tokens.array(), rtol=1e-11, atol=1e-11)
         np.testing.assert_allclose(sequences, expected.sequences.array(), rtol=1e-11, atol=1e-11)
-        np.testing.assert_allclose(applied, expected.applied, rtol=1e-11)
+        np.testing.assert_allclose(reached, expected.reached, rtol=1e-11)
         np.testing.assert_allclose(lengths, expected.lengths, rtol=1e-9)
 
 
@@ -110,5 +110,5 @@ def test_what_is_masked_is_not_looked_at():
     new, old = np.where(model, new, np.nan), np.where(model, old, np.inf)
     found = observations(TokenBatch.of(logprobs=new, old_logprobs=old, model_mask=model), Names(), 0, 256)["policy"]
     assert not found.nonfinite.any()
-    for one, expected in zip((*found.integers(), *found.floats()), (*clean.integers(), *clean.floats()), strict=True):
+    for one, expected in zip(found.arrays(), clean.arrays(), strict=True):
         np.testing.assert_array_equal(one, expected)

@@ -22,10 +22,9 @@ from hypothesis import strategies as st
 from tracker_diag import Monitor
 from tracker_diag.metrics.series import NAMED_ROWS, Rank
 from tracker_diag.tensors.batch import TokenBatch
-from tracker_diag.tensors.meeting import Merged
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.store import ThroughStore
+from tracker_diag.tensors.store import Merged, ThroughStore
 from tracker_diag.tensors.windows import PairWindow
 from tracker_diag.testing import CapturingTracker
 

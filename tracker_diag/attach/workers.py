@@ -28,12 +28,10 @@ from tracker_diag.errors import BatchError, of_a_handler
 from tracker_diag.health import Health
 from tracker_diag.hooks import when_imported
 from tracker_diag.metrics.series import Pair, Rank
-from tracker_diag.stats.arrays import on_device
 from tracker_diag.tensors.arrival import Arrival
 from tracker_diag.tensors.batch import TokenBatch
-from tracker_diag.tensors.observation import Observation
+from tracker_diag.tensors.observation import Observation, add_observations, packed, unpacked
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.step import add_observation, packed, unpacked
 from tracker_diag.tensors.worker import Writer
 
 if TYPE_CHECKING:
@@ -116,9 +114,9 @@ class Recorder:
                 raise
             labels = label(batch, self._names)
             into = self._parts[min(self._updates, 1)]
-            for pair in batch.pairs:  # one process that observes all of them in turn has the same groups
-                group = 1 + rank + world * self._batches
-                add_observation(into, pair, Observation.of(batch, pair, labels, group, clip))
+            group = 1 + rank + world * self._batches  # those of one process that observes all of them in turn
+            observed = {pair: Observation.of(batch, pair, labels, group, clip) for pair in batch.pairs}
+            add_observations(into, observed)
             self._batches += 1
 
     @contextmanager
@@ -171,7 +169,7 @@ class Recorder:
         if not only:
             return
         with self.guard("integration_errors"):
-            coming = [_coming(part) for part in (first, rest)]
+            coming = [Arrival(part) for part in (first, rest)]  # copies begin now, and end without anyone's waiting
             names, failures = self._names.state_dict(), dict(self._failures)
             self._failures.clear()
             rank, world = self._place()
@@ -179,7 +177,7 @@ class Recorder:
             host, process = socket.gethostname(), self._process
 
             def write() -> None:
-                parts = [packed(dict(arrived())) for arrived in coming]
+                parts = [packed(arrival.wait()) for arrival in coming]
                 message: Message = {
                     "process": process, "sent": sent, "rank": rank, "host": host, "world": world, "names": names,
                     "first": parts[0], "rest": parts[1], "failures": failures,
@@ -220,11 +218,6 @@ def _unless_changed(name: str, tested: str, put: Callable[[Any], object]) -> Cal
             put(module)
 
     return on_import
-
-
-def _coming(part: dict[Pair, Observation]) -> Callable[[], Mapping[Pair, Observation]]:
-    """What gives `part` in numpy arrays; of a device its copy begins now, and ends without anyone's waiting."""
-    return Arrival(part).wait if any(on_device(one.tokens.first) for one in part.values()) else lambda: part
 
 
 class Workers:
@@ -277,16 +270,14 @@ class Workers:
                 first = one["sent"] == earliest[one["process"]]
                 if self._each and self._fresh and first and several[one["process"]] > 1:
                     continue
-                for pair, part in parts.items():
-                    add_observation(observed, pair, part.renamed(theirs, names))
+                add_observations(observed, {pair: part.renamed(theirs, names) for pair, part in parts.items()})
         self._monitor.observe_parts(observed, names, missing=self._missing(come), lost=lost)
 
     def _counted(self, message: Message) -> dict[Pair, Observation]:
         first, rest = unpacked(message["first"]), unpacked(message["rest"])
         counted = rest if self._fresh and rest else first
         if counted is first:
-            for pair, one in rest.items():
-                add_observation(counted, pair, one)
+            add_observations(counted, rest)
         return counted if self._gaps else {pair: one.without_context() for pair, one in counted.items()}
 
     def _lost(self, message: Message) -> int:

@@ -6,13 +6,13 @@ from typing import Any, cast
 from tracker_diag.errors import BatchError
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
+from tracker_diag.tensors.arrival import on_host
 from tracker_diag.tensors.batch import Tensors, TokenBatch
-from tracker_diag.tensors.meeting import Merged
-from tracker_diag.tensors.observation import Observation
+from tracker_diag.tensors.observation import Observation, add_observations, packed, unpacked
 from tracker_diag.tensors.parts import PART, contexts, observations
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.step import add_observation, on_host, packed, unpacked
+from tracker_diag.tensors.store import Merged
 from tracker_diag.tensors.suspicions import suspicions, told_by
 from tracker_diag.tensors.worst import Found, Place, WorstTokens
 
@@ -85,13 +85,12 @@ class Intake:
             self._health.tell(suspicions(tensors, batch, rows))
             self.told_by = told_by(tensors)
             self._came(step, seconds)
-        found: dict[Pair, Observation]
+        observed: dict[Pair, Observation]
         if in_parts:
-            found = observations(batch, self._names, self._batches, clip=self._clip)
+            observed = observations(batch, self._names, self._batches, clip=self._clip)
         else:
-            found = {pair: Observation.of(batch, pair, labels, self._batches, self._clip) for pair in batch.pairs}
-        for pair, one in found.items():
-            add_observation(self._incoming, pair, one)
+            observed = {pair: Observation.of(batch, pair, labels, self._batches, self._clip) for pair in batch.pairs}
+        add_observations(self._incoming, observed)
         self.worst.observe(batch, labels, self._names)
 
     def add(
@@ -100,8 +99,7 @@ class Intake:
         """Add what other processes have observed, with rows of their `names`, to what is there."""
         self._batches += 1
         self._incoming = on_host(self._incoming)
-        for pair, one in observed.items():
-            add_observation(self._incoming, pair, one.renamed(names, self._names))
+        add_observations(self._incoming, {pair: one.renamed(names, self._names) for pair, one in observed.items()})
         self.missing = missing
         self._health.counts["lost_rank_steps"] += lost
 
@@ -121,8 +119,7 @@ class Intake:
                 observed, self.time_ratio = merged.observed, merged.time_ratio
                 self._heard(merged)
             self._tell_errors(self._ranks)
-        for pair, one in observed.items():
-            add_observation(self._gathered, pair, one)
+        add_observations(self._gathered, observed)
         return self._gathered
 
     def _heard(self, merged: Merged) -> None:
@@ -149,15 +146,14 @@ class Intake:
         with self._health.guard("rank_errors"):
             merged = self._ranks.close()
             self._heard(merged)
-            for pair, one in merged.observed.items():
-                add_observation(self._gathered, pair, one)
+            add_observations(self._gathered, merged.observed)
         self._tell_errors(self._ranks)
         return bool(self._gathered)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "names": [self.names.state_dict(), self._names.state_dict()],
-            "observed": [packed(self._incoming), packed(self._gathered)],
+            "observed": [packed(on_host(self._incoming)), packed(on_host(self._gathered))],
             "asked": self._asked,
             "step": [self.step, self.says_step],
             "batches": self._batches,

@@ -206,7 +206,7 @@ class _Reduced:
         """What all of them come to; `lengths` says of each row and sequence how many tokens it has."""
         counted = self._tally.sketches() if self._tally else []
         sketches = dict(zip(self._dimensions, counted, strict=True))
-        merged = WeightSums.merged(np.stack(self._tokens))
+        merged = WeightSums.merged(np.stack(self._tokens)).array()
         reached = np.concatenate([self._applied, self._update], axis=1)
         return Observation.built(sketches, merged, list(self._sums), list(lengths), reached)
 

@@ -1,7 +1,7 @@
 """Slices: each model token gets one row of each slicing dimension that is known of it."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,6 +37,12 @@ class Names:
                 return NAMED_ROWS - 1
             known.append(name)
         return known.index(name)
+
+    def adopt(self, rows: Mapping[Dimension, Sequence[str]]) -> None:
+        """Give the names of `rows` rows here too, in their order."""
+        for dimension, known in rows.items():
+            for name in known:
+                self.row(dimension, name)
 
     def slices(self, dimension: Dimension) -> dict[str, int]:
         """Rows of `dimension` by the name that each has in keys: `post_tool`, `tool:search`."""
