@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.stats.weights import StretchSums, WeightSums
+from tracker_diag.stats.weights import WeightSums, stretch_sums, sums_by_row
 from tracker_diag.tensors.batch import LOGPROBS, TokenBatch
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.parts import observations, parts
@@ -87,10 +87,10 @@ def test_sums_of_stretches_are_those_of_weights(seed, scale, from_numerator):
     r = rng.normal(0, scale, rng.integers(1, 2000))
     starts = np.append(0, 1 + np.flatnonzero(rng.random(len(r) - 1) < 0.05))
     row = rng.integers(0, 3, len(starts))
-    summed = StretchSums.of(r, starts, from_numerator=from_numerator)
+    summed = stretch_sums(r, starts, from_numerator=from_numerator)
     member = np.repeat(row, np.diff(starts, append=len(r))) == np.arange(3)[:, None]
     expected = WeightSums.of(r, member, from_numerator=from_numerator)
-    found = summed.by(row, 3)
+    found = WeightSums.of_array(sums_by_row(summed, row, 3))
     np.testing.assert_allclose(found.array(), expected.array(), rtol=1e-10, atol=1e-12 * len(r))
     np.testing.assert_allclose(found.ess, expected.ess, rtol=1e-12)
     np.testing.assert_allclose(found.k3, expected.k3, rtol=1e-9, atol=1e-18 * len(r))
@@ -98,7 +98,7 @@ def test_sums_of_stretches_are_those_of_weights(seed, scale, from_numerator):
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 700.0, -30.0])
 def test_what_needs_a_common_factor_is_not_summed_without(odd):
-    assert StretchSums.of(np.array([0.1, odd]), np.array([0]), from_numerator=False) is None
+    assert stretch_sums(np.array([0.1, odd]), np.array([0]), from_numerator=False) is None
 
 
 def test_what_is_masked_is_not_looked_at():

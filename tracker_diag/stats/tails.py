@@ -237,12 +237,7 @@ class SliceWindow:
         return math.sqrt((g - 1) / g * float(np.add.reduce(centred * centred)))
 
 
-def has_signal(counts: IntArray) -> bool:
-    """Whether any |log-ratio| of `counts` (…, 4098) exceeds float noise."""
-    return bool(counts[..., _SIGNAL_BIN:].any())
-
-
 def cells_have_signal(index: IntArray) -> bool:
-    """The same of the flat indices, in ascending order, of the `counts` that are not 0."""
+    """Whether any |log-ratio| exceeds float noise, of the flat indices, in ascending order, of counts (…, 4098)."""
     # The last is the largest of its row: nearly always it alone tells.
     return any(bool((some % BINS >= _SIGNAL_BIN).any()) for some in (index[-1:], index))

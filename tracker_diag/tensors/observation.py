@@ -28,7 +28,7 @@ ROWS = FIXED["context"]
 SEQUENCE_ROWS = (*CONTEXT, ALL)
 """Of `Observation.sequences`."""
 
-SHAPES = ((8, 3), (8, 3), (3, 5 + SIZE), (2, 3))
+SHAPES = ((7, 3), (7, 3), (3, 5 + SIZE), (2, 3))
 """Of `Observation.sums`."""
 
 

@@ -13,7 +13,7 @@ from tracker_diag.metrics.series import FIRST, PAIRS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, BoolArray, Float64Array, IntArray, RowArray
 from tracker_diag.stats.gradient import SIZE, gradient_sums
 from tracker_diag.stats.histogram import Tally
-from tracker_diag.stats.weights import StretchSums, WeightSums, applied_sums
+from tracker_diag.stats.weights import TOTAL, WeightSums, applied_sums, stretch_sums, sums_by_row
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.observation import (
     GROUPS,
@@ -182,10 +182,10 @@ class _Reduced:
         r, rows, sizes = part.log_ratio(self._pair), list(labels.values()), [rows_of(name) for name in labels]
         self._dimensions, self._tally = list(labels), self._tally or Tally(sizes)
         self._tally.add(r, rows)
-        summed = StretchSums.of(r, stretches.starts, from_numerator=self._drift)
+        summed = stretch_sums(r, stretches.starts, from_numerator=self._drift)
         if summed is not None:
-            self._tokens.append(summed.by(stretches.context, len(ROWS)).array())
-            np.add.at(self._sums, (stretches.context, stretches.sequence), summed.total)
+            self._tokens.append(sums_by_row(summed, stretches.context, len(ROWS)))
+            np.add.at(self._sums, (stretches.context, stretches.sequence), summed[TOTAL])
         else:
             member = np.stack([stretches.of_token == row for row in range(len(ROWS))])
             self._tokens.append(WeightSums.of(r, member, from_numerator=self._drift).array())
