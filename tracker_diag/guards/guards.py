@@ -12,9 +12,8 @@ from tracker_diag.guards import control
 from tracker_diag.guards.agreement import Agreement
 from tracker_diag.guards.checkpoints import Check, Register
 from tracker_diag.guards.decision import Decision, Order, Value, Wish, decided, overruled, smallest, strength
-from tracker_diag.guards.limits import Limits
 from tracker_diag.guards.listener import Listener, OnIncident
-from tracker_diag.guards.memory import Memory
+from tracker_diag.guards.memory import Limits, Memory
 from tracker_diag.guards.policy import ACTIONS, HELD, Action, Guard, Guarded, On, guards_of
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import SeriesKey

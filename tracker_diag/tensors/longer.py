@@ -37,7 +37,7 @@ class LongerWindow:
         elif self._tokens([step]):
             self._left.append((number, step.slice_alone(self._row)))
             # The recent steps may have no tokens at all, so enough is kept without them.
-            kept = self._tokens(one for _, one in self._left)
+            kept = self._tokens(step for _, step in self._left)
             while (kept := kept - self._tokens([self._left[0][1]])) >= TOKENS:
                 self._left.popleft()
 
@@ -60,14 +60,16 @@ class LongerWindow:
             return window
         steps = [*before, *(step.slice_alone(self._row) for step in recent)]
         groups, sequences = np.zeros((GROUPS, 2, BINS), np.int64), np.zeros((2, BINS), np.int64)
-        of_context, of_sequences = [one.sketches["context"] for one in steps], [one.sequence_sketch for one in steps]
-        for into, counted in ((groups, of_context), (sequences, of_sequences)):
-            index, count = (np.concatenate(part) for part in zip(*(one.cells for one in counted), strict=True))
+        of_context, of_sequences = zip(
+            *((step.sketches["context"].cells, step.sequence_sketch.cells) for step in steps), strict=True
+        )
+        for into, cells in ((groups, of_context), (sequences, of_sequences)):
+            index, count = (np.concatenate(part) for part in zip(*cells, strict=True))
             np.add.at(into.reshape(-1), index, count)
         token_sums, sequence_sums = (
-            WeightSums.merged(np.stack([one.sums[i][:, self._row] for one in steps])) for i in (0, 1)
+            WeightSums.merged(np.stack([step.sums[i][:, self._row] for step in steps])) for i in (0, 1)
         )
-        lengths = np.add.reduce([one.sums[3][:, self._row] for one in steps])
+        lengths = np.add.reduce([step.sums[3][:, self._row] for step in steps])
         return replace(
             window,
             groups=groups,

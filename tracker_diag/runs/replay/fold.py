@@ -77,7 +77,7 @@ def merge(parts: Sequence[Folded]) -> Folded:
     names, observed = Names(), dict[Pair, Observation]()
     for number, part in enumerate(parts):
         turned = _turned(part, number)
-        add_observations(observed, {pair: one.renamed(part.names, names) for pair, one in turned.items()})
+        add_observations(observed, {pair: of_pair.renamed(part.names, names) for pair, of_pair in turned.items()})
     return Folded(observed, names, "; ".join(filter(None, (part.rejected for part in parts))), parts[0].grouped)
 
 
