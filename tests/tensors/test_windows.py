@@ -13,7 +13,8 @@ from tracker_diag.metrics.statistics import slice_statistics
 from tracker_diag.stats import arrays
 from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.stats.weights import WeightSums
-from tracker_diag.tensors import batch, labels
+from tracker_diag.tensors import batch
+from tracker_diag.tensors import given as given_module
 from tracker_diag.tensors.arrival import Arrival
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.observation import Observation
@@ -214,7 +215,7 @@ def test_a_restored_window_goes_on_as_the_unbroken_one(before, after):
 @pytest.fixture
 def devices_path(monkeypatch):
     """Torch tensors are taken for those of a device, so that they go its way; on the host, where we can look."""
-    for module in (arrays, batch, labels):
+    for module in (arrays, batch, given_module):
         monkeypatch.setattr(module, "on_device", lambda value: hasattr(value, "detach"))
 
 

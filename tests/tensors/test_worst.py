@@ -14,7 +14,8 @@ from tracker_diag.stats import arrays
 from tracker_diag.stats.histogram import sketch
 from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.tensors import batch as batch_module
-from tracker_diag.tensors import labels, worst
+from tracker_diag.tensors import given as given_module
+from tracker_diag.tensors import worst
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.worst import BEFORE, MOST, WIDTH, Place, WorstTokens, beyond, tail_mass
@@ -177,7 +178,7 @@ def test_what_was_taken_is_forgotten(rng):
 @pytest.mark.parametrize("as_packed", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_devices_path_finds_the_same_and_never_waits(rng, monkeypatch, as_packed, dtype):
-    for module in (arrays, batch_module, labels, worst):
+    for module in (arrays, batch_module, given_module, worst):
         monkeypatch.setattr(module, "on_device", lambda value: hasattr(value, "detach"))
     given = tensors(rng) | {"tool": rng.integers(-1, 2, (20, 60))}
     if as_packed:

@@ -10,7 +10,7 @@ import numpy as np
 from tracker_diag.metrics.series import CONTEXT, FIRST, FIXED, NAMED_ROWS, OTHER, Dimension
 from tracker_diag.stats.arrays import Array, RowArray, namespace
 from tracker_diag.tensors.batch import TokenBatch
-from tracker_diag.tensors.labels import GROUPINGS
+from tracker_diag.tensors.given import GROUPINGS
 
 
 def size(dimension: Dimension) -> int:
