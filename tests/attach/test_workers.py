@@ -175,8 +175,8 @@ def test_without_context_all_that_is_no_slice_of_context_stays():
     from tracker_diag.tensors.batch import TokenBatch
     from tracker_diag.tensors.slices import Names, label
 
-    batch = TokenBatch.of(**{name: one.detach() for name, one in loss(np.random.default_rng(1)).items()})
-    one = Observation.of(batch, "policy", label(batch, Names()))
+    batch = TokenBatch.validated(**{name: one.detach() for name, one in loss(np.random.default_rng(1)).items()})
+    one = Observation.reduced(batch, "policy", label(batch, Names()))
     bare = one.without_context()
     assert np.array_equal(bare.sketches["context"].counts.sum(0), one.sketches["context"].counts.sum(0))
     assert np.array_equal(bare.sketches["advantage"].counts, one.sketches["advantage"].counts)

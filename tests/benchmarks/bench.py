@@ -99,7 +99,7 @@ def accuracy() -> dict[str, float]:
     for n in (1000, 100_000, 1_000_000):
         for scale in (0.01, 0.1, 1.0):
             r = (scale * np.random.default_rng(n).standard_t(3, n)).clip(-20, 20).astype(np.float32)
-            sums, exact = WeightSums.of(r), r.astype(np.longdouble)
+            sums, exact = WeightSums.summed(r), r.astype(np.longdouble)
             w = np.exp(exact)
             brute = {
                 "ess": w.sum() ** 2 / (w**2).sum() / n,

@@ -21,7 +21,7 @@ def counts(values):
 
 def window(values, sequence_sums=(), **more):
     values, sums = np.asarray(values, np.float32), np.asarray(sequence_sums, float)
-    exact = WeightSums.of(values), WeightSums.of(sums)
+    exact = WeightSums.summed(values), WeightSums.summed(sums)
     return SliceWindow(counts(values)[None], exact[0], exact[1], counts(sums), **more)
 
 

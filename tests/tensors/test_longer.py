@@ -29,8 +29,8 @@ def batch(rng, after_tool, growth=1.0, sequences=8, width=40):
 
 
 def observed(rng, after_tool, **options):
-    tokens = TokenBatch.of(**batch(rng, after_tool, **options))
-    return Observation.of(tokens, "policy", label(tokens, Names()))
+    tokens = TokenBatch.validated(**batch(rng, after_tool, **options))
+    return Observation.reduced(tokens, "policy", label(tokens, Names()))
 
 
 @pytest.mark.parametrize(("a_step", "steps"), [(2, 25), (3, 17), (7, None)], ids=["16 tokens", "24", "56"])

@@ -50,13 +50,13 @@ def tensors(seed):
 @pytest.mark.slow
 @given(st.integers(0, 10**6), st.sampled_from([WHOLE, 200, 50, 1]))
 def test_parts_come_to_the_whole(seed, most):
-    batch, names, expected_names = TokenBatch.of(**tensors(seed)), Names(), Names()
+    batch, names, expected_names = TokenBatch.validated(**tensors(seed)), Names(), Names()
     found = observations(batch, names, seed, most)
     labels = label(batch, expected_names)
     assert names.rows == expected_names.rows
     assert found.keys() == {*batch.pairs}
     for pair, one in found.items():
-        expected = Observation.of(batch, pair, labels, seed)
+        expected = Observation.reduced(batch, pair, labels, seed)
         assert [*one.sketches] == [*expected.sketches]
         for dimension, counted in expected.sketches.items():
             np.testing.assert_array_equal(one.sketches[dimension].counts, counted.counts)
@@ -71,7 +71,7 @@ def test_parts_come_to_the_whole(seed, most):
 @pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(1, 300))
 def test_parts_hold_each_model_token_once(seed, most):
-    batch = TokenBatch.of(**tensors(seed))
+    batch = TokenBatch.validated(**tensors(seed))
     found = list(parts(batch, most))
     np.testing.assert_array_equal(np.concatenate([one.at for one in found]), np.flatnonzero(batch.model_mask))
     for one in found:
@@ -89,7 +89,7 @@ def test_sums_of_stretches_are_those_of_weights(seed, scale, from_numerator):
     row = rng.integers(0, 3, len(starts))
     summed = stretch_sums(r, starts, from_numerator=from_numerator)
     member = np.repeat(row, np.diff(starts, append=len(r))) == np.arange(3)[:, None]
-    expected = WeightSums.of(r, member, from_numerator=from_numerator)
+    expected = WeightSums.summed(r, member, from_numerator=from_numerator)
     found = WeightSums.of_array(sums_by_row(summed, row, 3))
     np.testing.assert_allclose(found.array(), expected.array(), rtol=1e-10, atol=1e-12 * len(r))
     np.testing.assert_allclose(found.ess, expected.ess, rtol=1e-12)
@@ -106,9 +106,13 @@ def test_what_is_masked_is_not_looked_at():
     rng = np.random.default_rng(0)
     model = np.arange(64) < rng.integers(5, 20, (50, 1))
     new, old = (-3 * rng.random((50, 64)) for _ in range(2))
-    clean = observations(TokenBatch.of(logprobs=new, old_logprobs=old, model_mask=model), Names(), 0, 256)["policy"]
+    clean = observations(TokenBatch.validated(logprobs=new, old_logprobs=old, model_mask=model), Names(), 0, 256)[
+        "policy"
+    ]
     new, old = np.where(model, new, np.nan), np.where(model, old, np.inf)
-    found = observations(TokenBatch.of(logprobs=new, old_logprobs=old, model_mask=model), Names(), 0, 256)["policy"]
+    found = observations(TokenBatch.validated(logprobs=new, old_logprobs=old, model_mask=model), Names(), 0, 256)[
+        "policy"
+    ]
     assert not found.nonfinite.any()
     for one, expected in zip(found.arrays(), clean.arrays(), strict=True):
         np.testing.assert_array_equal(one, expected)

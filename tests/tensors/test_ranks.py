@@ -54,9 +54,9 @@ def until(holds):
 
 
 def observed(step, rank, names, first_group):
-    tokens = TokenBatch.of(**worker.batch(step, rank))
+    tokens = TokenBatch.validated(**worker.batch(step, rank))
     labels = label(tokens, names)
-    return {pair: Observation.of(tokens, pair, labels, first_group) for pair in tokens.pairs}
+    return {pair: Observation.reduced(tokens, pair, labels, first_group) for pair in tokens.pairs}
 
 
 @pytest.mark.slow
@@ -253,7 +253,7 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
     assert not both.missing
     assert both.time_ratio == 4
     assert both.observed["policy"].tokens.n.sum() == sum(
-        TokenBatch.of(**worker.batch(step, rank)).model_mask.sum() for step, rank in ((1, 0), (0, 1), (1, 1))
+        TokenBatch.validated(**worker.batch(step, rank)).model_mask.sum() for step, rank in ((1, 0), (0, 1), (1, 1))
     )
     assert not take(2).missing  # it is ahead, not silent
     send(6)
@@ -292,7 +292,7 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
 
 
 def tokens_of(step):
-    return TokenBatch.of(**worker.batch(step, 0)).model_mask.sum()
+    return TokenBatch.validated(**worker.batch(step, 0)).model_mask.sum()
 
 
 @pytest.mark.slow
@@ -312,7 +312,7 @@ def test_what_comes_after_the_last_step_is_of_it_and_nobody_is_waited_for():
     assert (summary.steps, summary.last_step) == (1, 0)
     (row,) = (row for row in report(monitor) if (row["pair"], row["slice"]) == ("policy", "all"))
     assert row["count"] == sum(
-        TokenBatch.of(**worker.batch(step, rank)).model_mask.sum() for step, rank in ((0, 0), (0, 1), (4, 1))
+        TokenBatch.validated(**worker.batch(step, rank)).model_mask.sum() for step, rank in ((0, 0), (0, 1), (4, 1))
     )
     text_only = next(row for row in report(monitor) if (row["pair"], row["slice"]) == ("policy", "text_only"))
     assert seen.scalars(0)["diag/policy/text_only/count"] == text_only["count"]
@@ -372,8 +372,8 @@ def test_renaming_loses_no_count(used, random):
     for name in random.sample(sorted(set(used)), len(set(used))):
         agreed.row("tool", name)
     zero, model = np.zeros((1, len(used)), np.float32), np.ones((1, len(used)), bool)
-    tokens = TokenBatch.of(logprobs=zero, old_logprobs=zero + 0.1, model_mask=model, tool=[used])
-    one = Observation.of(tokens, "policy", label(tokens, mine))
+    tokens = TokenBatch.validated(logprobs=zero, old_logprobs=zero + 0.1, model_mask=model, tool=[used])
+    one = Observation.reduced(tokens, "policy", label(tokens, mine))
     moved = one.renamed(mine, agreed).sketches["tool"].counts.sum(axis=(1, 2))
     assert moved.sum() == len(used)
     known = agreed.rows["tool"]

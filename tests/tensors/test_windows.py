@@ -26,8 +26,8 @@ tensors, same, NoWaiting = OBSERVATIONS["tensors"], OBSERVATIONS["same"], OBSERV
 
 
 def observation(rng, **options):
-    tokens = TokenBatch.of(**tensors(rng, **options))
-    return Observation.of(tokens, "policy", label(tokens, Names())), tokens
+    tokens = TokenBatch.validated(**tensors(rng, **options))
+    return Observation.reduced(tokens, "policy", label(tokens, Names())), tokens
 
 
 @pytest.mark.nightly
@@ -178,10 +178,10 @@ def test_a_dimension_is_sliced_by_its_names():
     rng = np.random.default_rng(6)
     given, names = tensors(rng, size=40, width=30), Names()
     tools = rng.choice(["", "search", "python"], (40, 30))
-    tokens = TokenBatch.of(**given, tool=tools)
+    tokens = TokenBatch.validated(**given, tool=tools)
     window = PairWindow("policy", 2, burn_in=0, baseline=2)
     for _ in range(5):
-        window.push(Observation.of(tokens, "policy", label(tokens, names)))
+        window.push(Observation.reduced(tokens, "policy", label(tokens, names)))
     found = window.slices(names)
     r = tokens.log_ratio("policy").reshape(40, 30)
     member = given["model_mask"] & (tools == "search")
@@ -189,7 +189,7 @@ def test_a_dimension_is_sliced_by_its_names():
     assert of["count"].value == 2 * member.sum()
     assert of["p95"].value == pytest.approx(np.quantile(abs(r[member]), 0.95), rel=0.02)
     assert of["k1"].value == pytest.approx(-r[member].mean(), abs=1e-4)
-    assert of["ess"].value == pytest.approx(WeightSums.of(r[member]).ess, rel=1e-3)
+    assert of["ess"].value == pytest.approx(WeightSums.summed(r[member]).ess, rel=1e-3)
     assert "tool:other" not in found
 
 
@@ -239,11 +239,11 @@ def test_the_devices_path_gives_the_same_and_never_waits(devices_path, packed, d
     given = {
         name: value.float().numpy() if value.is_floating_point() else value.numpy() for name, value in device.items()
     }
-    on_host = TokenBatch.of(**given, tool_names=("a", "b"))
-    expected = Observation.of(on_host, "policy", label(on_host, Names()), 5)
+    on_host = TokenBatch.validated(**given, tool_names=("a", "b"))
+    expected = Observation.reduced(on_host, "policy", label(on_host, Names()), 5)
     with NoWaiting():
-        tokens = TokenBatch.of(**device, tool_names=("a", "b"), check=False)
-        observed = Observation.of(tokens, "policy", label(tokens, Names()), 5)
+        tokens = TokenBatch.validated(**device, tool_names=("a", "b"), check=False)
+        observed = Observation.reduced(tokens, "policy", label(tokens, Names()), 5)
         both = observed + observed
     found = Arrival({"policy": both}).wait()["policy"]
     whole = expected + expected

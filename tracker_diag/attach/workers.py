@@ -18,15 +18,14 @@ import threading
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tracker_diag.attach.kit import unless_changed
 from tracker_diag.attach.mailbox import MAILBOX, Post, messages, opened
-from tracker_diag.errors import BatchError, of_a_handler
+from tracker_diag.errors import BatchError
 from tracker_diag.health import Health
-from tracker_diag.hooks import when_imported
+from tracker_diag.hooks import Unlocked, when_imported
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.arrival import Arrival
 from tracker_diag.tensors.batch import TokenBatch
@@ -60,10 +59,11 @@ class Message(TypedDict):
     """By what was raised, since the last message."""
 
 
-class Recorder:
+class Recorder(Unlocked):
     """In a worker: takes in the tensors of each loss, and sends what they come to once an update.
 
-    Nothing is raised. Tensors on a device stay there, and no call waits for it.
+    Nothing is raised: under `guard` a failure is counted, and told to the monitor with the next update. Tensors on a
+    device stay there, and no call waits for it.
 
     Args:
         rank, world: this process and how many there are; by default those of `torch.distributed`.
@@ -73,6 +73,7 @@ class Recorder:
     def __init__(
         self, rank: int | None = None, world: int | None = None, send: Callable[[bytes], object] | None = None
     ) -> None:
+        super().__init__(self._count)
         self._given, self._post = (rank, world), send or Post()
         self._placed = False
         self._health, self._names = Health(), Names()
@@ -107,7 +108,7 @@ class Recorder:
             given: Any = {name: value for name, value in tensors.items() if value is not None}
             rank, world = self._place()
             try:
-                batch = TokenBatch.of(check=False, **given)
+                batch = TokenBatch.validated(check=False, **given)
             except BatchError as error:
                 if error.masked:  # no token of this rank's is trained on
                     return
@@ -115,17 +116,9 @@ class Recorder:
             labels = label(batch, self._names)
             into = self._parts[min(self._updates, 1)]
             group = 1 + rank + world * self._batches  # those of one process that observes all of them in turn
-            observed = {pair: Observation.of(batch, pair, labels, group, clip) for pair in batch.pairs}
+            observed = {pair: Observation.reduced(batch, pair, labels, group, clip) for pair in batch.pairs}
             add_observations(into, observed)
             self._batches += 1
-
-    @contextmanager
-    def guard(self, kind: str) -> Generator[None, None, None]:
-        """Count what is raised inside, tell it to the monitor with the next update, and go on."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001  # as in `observe`
-            self._failed(error)
 
     @property
     def rank(self) -> int:
@@ -187,7 +180,7 @@ class Recorder:
             if self._writer is None:  # in the process that sends: threads do not survive a fork
                 self._writer = Writer(f"{MAILBOX}-{os.getpid()}", UNSENT)
             for error in self._writer.errors():
-                self._failed(error)
+                self._count("integration_errors", error)
             self._writer.put(write, droppable=True)
 
     def close(self, seconds: float = 5.0) -> None:
@@ -205,11 +198,9 @@ class Recorder:
             rank, world = self._given = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
         return rank, world
 
-    def _failed(self, error: Exception) -> None:
-        if of_a_handler(error):
-            raise error
+    def _count(self, kind: str, error: Exception) -> None:
         self._failures[f"{type(error).__name__}: {error}"[:200]] += 1
-        self._health.record("integration_errors", error)
+        self._health.record(kind, error)
 
 
 def _unless_changed(name: str, tested: str, put: Callable[[Any], object]) -> Callable[[Any], None]:

@@ -49,7 +49,7 @@ class WeightSums:
         return cls(zero, zero - math.inf, zero, zero, zero, zero, zero)
 
     @classmethod
-    def of(cls, log_weights: Array, member: Array | None = None, *, from_numerator: bool = False) -> "WeightSums":
+    def summed(cls, log_weights: Array, member: Array | None = None, *, from_numerator: bool = False) -> "WeightSums":
         """Sums over the last axis of `log_weights` (..., n) in nats, of those only where `member` is True, if given.
 
         `member` (..., n) may have more sets than `log_weights`, which are then the same for each. NaN and inf are
@@ -61,7 +61,7 @@ class WeightSums:
         if isinstance(log_weights, np.ndarray) and of.ndim == 2:  # to select costs a host less than to add up zeros
             side_by_side = np.empty((len(FIELDS), len(of)))
             for i, (one, counted) in enumerate(zip(np.broadcast_to(log_weights, of.shape), of, strict=True)):
-                found = cls.of(one[counted], from_numerator=from_numerator)
+                found = cls.summed(one[counted], from_numerator=from_numerator)
                 side_by_side[:, i] = [getattr(found, name) for name in FIELDS]
             return cls.of_array(side_by_side)
         n, sets = of.shape[-1], math.prod(of.shape[:-1])

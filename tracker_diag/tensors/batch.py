@@ -88,7 +88,7 @@ class Tensors(TypedDict, total=False):
 class TokenBatch:
     """Per-token arrays of one observation, flattened to (N,), with the sequence of each token.
 
-    Build it with `TokenBatch.of`. Within a sequence, tokens stand in the order of the text. The arrays are
+    Build it with `TokenBatch.validated`. Within a sequence, tokens stand in the order of the text. The arrays are
     numpy's, or torch's on the device where they were.
     """
 
@@ -116,7 +116,7 @@ class TokenBatch:
     """(N,) integers, where given."""
 
     @classmethod
-    def of(
+    def validated(
         cls,
         *,
         check: bool = True,

@@ -72,7 +72,7 @@ class Intake:
             self._came(step, seconds)
         tensors = cast("Tensors", {name: value for name, value in tensors.items() if value is not None})
         try:
-            batch = TokenBatch.of(check=self._health.strict, **tensors)
+            batch = TokenBatch.validated(check=self._health.strict, **tensors)
         except BatchError as error:
             if error.masked:
                 self._came(step, seconds)
@@ -89,7 +89,9 @@ class Intake:
         if in_parts:
             observed = observations(batch, self._names, self._batches, clip=self._clip)
         else:
-            observed = {pair: Observation.of(batch, pair, labels, self._batches, self._clip) for pair in batch.pairs}
+            observed = {
+                pair: Observation.reduced(batch, pair, labels, self._batches, self._clip) for pair in batch.pairs
+            }
         add_observations(self._incoming, observed)
         self.worst.observe(batch, labels, self._names)
 

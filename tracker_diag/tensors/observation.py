@@ -70,7 +70,7 @@ class Observation:
         return self.sums[3]
 
     @classmethod
-    def of(
+    def reduced(
         cls,
         batch: TokenBatch,
         pair: Pair,
@@ -97,7 +97,7 @@ class Observation:
         sizes = [rows_of(dimension) for dimension in rows]
         sketches = dict(zip(rows, sketch(r, list(rows.values()), sizes), strict=True))
 
-        tokens = WeightSums.of(r, member, from_numerator=drift).array()
+        tokens = WeightSums.summed(r, member, from_numerator=drift).array()
         sums = [batch.by_sequence(xp.where(m, r, 0.0)) for m in member]
         lengths = [batch.by_sequence(m) for m in member]
         reached = np.zeros(SHAPES[2]) if xp is np else xp.zeros(SHAPES[2], dtype=xp.float64, device=r.device)
@@ -129,7 +129,7 @@ class Observation:
         xp = namespace(sums[0])
         present = [n > 0 for n in lengths]
         summed, number = xp.stack(sums), xp.stack(lengths)
-        sequences = WeightSums.of(summed, xp.stack(present)).array()
+        sequences = WeightSums.summed(summed, xp.stack(present)).array()
         finite = xp.isfinite(summed)
         summed, number = xp.where(finite, summed, 0.0), xp.where(finite, number, 0.0)
         products = xp.stack([(number * summed).sum(-1), (number * number).sum(-1)])
