@@ -232,8 +232,8 @@ class Workers:
         self._lock = threading.Lock()
         self._come: list[Message] = []
         self._silent: dict[Rank, int] = {}
-        self._next: dict[tuple[str, int], int] = {}
-        """How many messages each process has sent, as far as we know."""
+        self._next: dict[int, tuple[str, int]] = {}
+        """By rank its process, and how many messages that has sent, as far as we know."""
 
     def receive(self, message: bytes) -> None:
         """Keep what a worker sent for the next step; in any thread."""
@@ -272,13 +272,10 @@ class Workers:
         return counted if self._gaps else {pair: one.without_context() for pair, one in counted.items()}
 
     def _lost(self, message: Message) -> int:
-        key = message["process"], message["rank"]
-        known = {one for one in self._next if one[1] == message["rank"]}
-        lost = message["sent"] - self._next.get(key, 0 if known else message["sent"])
-        for old in known - {key}:  # it was started anew
-            del self._next[old]
-        self._next[key] = message["sent"] + 1
-        return max(lost, 0)
+        rank, process, sent = message["rank"], message["process"], message["sent"]
+        known, due = self._next.get(rank, (process, sent))
+        self._next[rank] = process, sent + 1
+        return max(sent - (due if process == known else 0), 0)  # else it was started anew
 
     def _missing(self, come: list[Message]) -> dict[Rank, int]:
         """Updates since each rank was last heard of, of those that were heard of once and are not now."""

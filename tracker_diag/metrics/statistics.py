@@ -257,11 +257,6 @@ _TABLE = (
     _clipped("clip_below_positive", BELOW, POSITIVE, "ratios below the clip range, advantage above 0: not clipped"),
     _clipped("clip_below_negative", BELOW, NEGATIVE, "ratios below the clip range, advantage below 0: no gradient"),
     Statistic(
-        name="truncation_bias", unit="share", worse="neither", samples=APPLIED,
-        meaning="mean of the weights that the optimiser used over that of exp r, less 1: what truncation takes away",
-        value=lambda of: of.truncation_bias,
-    ),
-    Statistic(
         name="tail_stretch", unit="nat", worse="higher", samples=AGAINST_REFERENCE, needs=2000,
         meaning="change of log(p99/p50) against the reference period",
         value=lambda of: math.nan if of.then is None else tail_stretch(of.magnitudes, of.then),

@@ -19,9 +19,6 @@ NO_SIGNAL = 1e-6
 _SIGNAL_BIN = int(np.searchsorted(EDGES, NO_SIGNAL)) + 1
 """The first bin that lies wholly above `NO_SIGNAL`."""
 
-MOST_LOG = 700.0
-"""Log-weights of which a float holds the inverse."""
-
 MIN_GROUPS = 4
 """Groups of sequences below which the jackknife tells nothing."""
 
@@ -176,15 +173,6 @@ class SliceWindow:
     def clipped(self, side: int, sign: int) -> float:
         """Share of its tokens with an advantage on `side` of the clip range, with one of `sign`."""
         return math.nan if self.gradient is None else outside(self.gradient, side, sign)
-
-    @property
-    def truncation_bias(self) -> float:
-        """Mean of the applied weights over that of exp r, less 1; NaN where none were given."""
-        raw = self.tokens
-        if self.applied is None or raw is None or not self.applied[0] or not raw.n:
-            return math.nan
-        mean = float(np.log(raw.first / raw.n) + raw.largest)
-        return float(self.applied[1] / self.applied[0]) * math.exp(-mean) - 1 if mean > -MOST_LOG else math.nan
 
     @once
     def weights(self) -> WeightSums:
