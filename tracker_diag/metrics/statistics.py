@@ -240,12 +240,12 @@ _TABLE = (
     Statistic(
         name="gradient_share", unit="share", worse="neither", samples=GRADIENT, of_reference=False, in_page=True,
         meaning="part of Σ|advantage · weight| over all unclipped tokens, of PPO and GRPO what reaches the optimiser",
-        logged=("post_tool",), value=lambda of: of.gradient_share,
+        logged=("post_tool",), value=lambda of: of.gradient_share(by_sequence=False),
     ),
     Statistic(
         name="gradient_share_sequence", unit="share", worse="neither", samples=GRADIENT, of_reference=False,
         meaning="gradient_share where the loss is averaged over each sequence first, as GRPO does, not over all tokens",
-        in_page=True, value=lambda of: of.gradient_share_sequence,
+        in_page=True, value=lambda of: of.gradient_share(by_sequence=True),
     ),
     Statistic(
         name="gradient_clipped", unit="share", worse="higher", samples=GRADIENT, of_reference=False,

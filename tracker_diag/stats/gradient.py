@@ -72,15 +72,12 @@ def _summed(cell: Array, values: Array, cells: int) -> Array:
     return xp.zeros(cells, dtype=xp.float64, device=cell.device).index_add_(0, cell.long(), values.double())
 
 
-def kept(sums: Float64Array) -> float:
-    """Σ|w A| of the tokens that are not clipped, of `sums` (13,)."""
+def kept(sums: Float64Array, *, by_sequence: bool = False) -> float:
+    """Σ|w A| of the tokens that are not clipped, of `sums` (13,); or with each sequence alike, whatever its length."""
+    if by_sequence:
+        return float(sums[-1])
     mass = sums[:-1].reshape(SHAPE)[1]
     return float(mass.sum() - mass[ABOVE, POSITIVE] - mass[BELOW, NEGATIVE])
-
-
-def kept_by_sequence(sums: Float64Array) -> float:
-    """The same where each sequence counts alike, whatever its length."""
-    return float(sums[-1])
 
 
 def clipped_away(sums: Float64Array) -> float:

@@ -8,7 +8,7 @@ VLDB 2019, §2.2), but with a fixed range of 32 octaves, so that nothing ever co
 
 import sys
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -264,10 +264,5 @@ def rebin(counts: IntArray, edges: FloatArray) -> IntArray:
 
     `counts` (..., 4098). What lies beyond the last edge is counted in the last bin.
     """
-    return np.add.reduceat(counts, _first_bins(tuple(edges[1:-1].tolist())), axis=-1)
-
-
-@lru_cache(16)
-def _first_bins(edges: tuple[float, ...]) -> IntArray:
-    """The bin that begins at each edge, after that at 0."""
-    return np.append(0, np.searchsorted(EDGES, edges) + 1)
+    first = np.append(0, np.searchsorted(EDGES, edges[1:-1]) + 1)  # the bin that begins at each edge
+    return np.add.reduceat(counts, first, axis=-1)

@@ -1,13 +1,12 @@
 """What is known of one slice of one ratio pair over a window, and what every statistic of it is a function of."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, IntArray
-from tracker_diag.stats.gradient import clipped_away, kept, kept_by_sequence, outside
+from tracker_diag.stats.gradient import clipped_away, kept, outside
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
 from tracker_diag.stats.once import once
 from tracker_diag.stats.pareto import pareto_k_of, reliable_below
@@ -149,21 +148,15 @@ class SliceWindow:
         """Tokens with an advantage other than 0."""
         return 0 if self.gradient is None else int(self.gradient[:6].sum())
 
-    @property
-    def gradient_share(self) -> float:
-        """Part of Σ|w A| over all tokens that reach the optimiser; NaN where none do."""
-        return self._share_of(kept)
+    def gradient_share(self, *, by_sequence: bool) -> float:
+        """Part of Σ|w A| over all tokens that reach the optimiser; NaN where none do.
 
-    @property
-    def gradient_share_sequence(self) -> float:
-        """The same where the loss is averaged over the tokens of each sequence first."""
-        return self._share_of(kept_by_sequence)
-
-    def _share_of(self, reaches: Callable[[Float64Array], float]) -> float:
+        `by_sequence`: where the loss is averaged over the tokens of each sequence first.
+        """
         if self.gradient is None or self.whole_gradient is None:
             return math.nan
-        whole = reaches(self.whole_gradient)
-        return reaches(self.gradient) / whole if whole > 0 else math.nan
+        whole = kept(self.whole_gradient, by_sequence=by_sequence)
+        return kept(self.gradient, by_sequence=by_sequence) / whole if whole > 0 else math.nan
 
     @property
     def gradient_clipped(self) -> float:
