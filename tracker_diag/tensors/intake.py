@@ -12,7 +12,6 @@ from tracker_diag.tensors.observation import Observation, add_observations, pack
 from tracker_diag.tensors.parts import PART, contexts, observations
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.store import Merged
 from tracker_diag.tensors.suspicions import suspicions, told_by
 from tracker_diag.tensors.worst import Found, Place, WorstTokens
 
@@ -37,7 +36,8 @@ class Intake:
         self._batches = 0
         self.told_by = ""
         """From what it was taken which tokens come after a tool."""
-        self._asked = False
+        self.asked = False
+        """Whether `observe` was called since the last `gather`, whatever became of it."""
         self._seconds: float | None = None
         self.step: int | None = None
         """The step that the tensors were said to be of, if it was said."""
@@ -50,11 +50,6 @@ class Intake:
 
     def __bool__(self) -> bool:
         return bool(self._incoming or self._gathered)
-
-    @property
-    def asked(self) -> bool:
-        """Whether `observe` was called since the last `gather`, whatever became of it."""
-        return self._asked
 
     @property
     def names(self) -> Names:
@@ -102,33 +97,32 @@ class Intake:
         self._batches += 1
         self._incoming = on_host(self._incoming)
         add_observations(self._incoming, {pair: one.renamed(names, self._names) for pair, one in observed.items()})
-        self.missing = missing
-        self._health.counts["lost_rank_steps"] += lost
+        self._heard(missing, lost)
 
     def _came(self, step: int | None, seconds: float | None) -> None:
-        self._asked, self._seconds, self.step, self.says_step = True, seconds, step, step is not None
+        self.asked, self._seconds, self.step, self.says_step = True, seconds, step, step is not None
 
     def gather(self, step: int) -> dict[Pair, Observation]:
         """All that is there, that of all ranks where there are several; it stays until `taken`.
 
         Every rank comes here with its first `log` after an `observe`, whatever else it logs.
         """
-        asked, self._asked = self._asked, False
+        asked, self.asked = self.asked, False
         observed, self._incoming = self._incoming, {}
         if self._ranks is not None and asked:
             with self._health.guard("rank_errors"):
                 merged = self._ranks.merge(step, on_host(observed), self._names, self._seconds)
                 observed, self.time_ratio = merged.observed, merged.time_ratio
-                self._heard(merged)
-            self._tell_errors(self._ranks)
+                self._heard(merged.missing, merged.lost)
+            self._count_errors(self._ranks)
         add_observations(self._gathered, observed)
         return self._gathered
 
-    def _heard(self, merged: Merged) -> None:
-        self.missing = merged.missing
-        self._health.counts["lost_rank_steps"] += merged.lost
+    def _heard(self, missing: Mapping[Rank, int] | None, lost: int) -> None:
+        self.missing = missing
+        self._health.counts["lost_rank_steps"] += lost
 
-    def _tell_errors(self, ranks: Ranks) -> None:
+    def _count_errors(self, ranks: Ranks) -> None:
         for error in ranks.errors():
             self._health.record("rank_errors", error)
 
@@ -147,16 +141,16 @@ class Intake:
             return False
         with self._health.guard("rank_errors"):
             merged = self._ranks.close()
-            self._heard(merged)
+            self._heard(merged.missing, merged.lost)
             add_observations(self._gathered, merged.observed)
-        self._tell_errors(self._ranks)
+        self._count_errors(self._ranks)
         return bool(self._gathered)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "names": [self.names.state_dict(), self._names.state_dict()],
             "observed": [packed(on_host(self._incoming)), packed(on_host(self._gathered))],
-            "asked": self._asked,
+            "asked": self.asked,
             "step": [self.step, self.says_step],
             "batches": self._batches,
             "time_ratio": self.time_ratio,
@@ -170,5 +164,5 @@ class Intake:
         else:  # saved with several ranks, perhaps: what is one rank's own goes by its own names
             self._incoming = {pair: one.renamed(local, shown) for pair, one in self._incoming.items()}
             self._names = shown
-        self._asked, self._batches, (self.step, self.says_step) = state["asked"], state["batches"], state["step"]
+        self.asked, self._batches, (self.step, self.says_step) = state["asked"], state["batches"], state["step"]
         self.time_ratio = state["time_ratio"]
