@@ -29,7 +29,7 @@ from tracker_diag.hooks import Unlocked, when_imported
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.arrival import Arrival
 from tracker_diag.tensors.batch import TokenBatch
-from tracker_diag.tensors.observation import Observation, add_observations, packed, unpacked
+from tracker_diag.tensors.observation import Observation, add_observations, packed, renamed, unpacked
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.worker import Writer
 
@@ -237,10 +237,10 @@ class Workers:
 
     def receive(self, message: bytes) -> None:
         """Keep what a worker sent for the next step; in any thread."""
-        found: Message = json.loads(zlib.decompress(message))
-        if found["rank"] % self._every == 0:
+        received: Message = json.loads(zlib.decompress(message))
+        if received["rank"] % self._every == 0:
             with self._lock:
-                self._come.append(found)
+                self._come.append(received)
 
     def take_in(self) -> None:
         """Give the monitor all that has come, as a part of the step that is logged next. Waits for nobody."""
@@ -248,20 +248,20 @@ class Workers:
             come, self._come = self._come, []
         if not come:
             return
-        lost, several = 0, Counter(one["process"] for one in come)
-        earliest = {one["process"]: one["sent"] for one in sorted(come, key=lambda one: -one["sent"])}
+        lost, several = 0, Counter(message["process"] for message in come)
+        earliest = {message["process"]: message["sent"] for message in sorted(come, key=lambda sent: -sent["sent"])}
         observed, names = dict[Pair, Observation](), Names()
-        for one in sorted(come, key=lambda one: (one["rank"], one["process"], one["sent"])):
+        for message in sorted(come, key=lambda message: (message["rank"], message["process"], message["sent"])):
             with self._monitor.guard("rank_errors"):
-                lost += self._lost(one)
-                for what, times in one["failures"].items():
-                    failed = RuntimeError(f"rank {one['rank']} on {one['host']}: {what} ({times} times)")
+                lost += self._lost(message)
+                for what, times in message["failures"].items():
+                    failed = RuntimeError(f"rank {message['rank']} on {message['host']}: {what} ({times} times)")
                     self._monitor.record("rank_errors", failed)
-                theirs, parts = Names.of_state(one["names"]), self._counted(one)
-                first = one["sent"] == earliest[one["process"]]
-                if self._each and self._fresh and first and several[one["process"]] > 1:
+                theirs, parts = Names.of_state(message["names"]), self._counted(message)
+                first = message["sent"] == earliest[message["process"]]
+                if self._each and self._fresh and first and several[message["process"]] > 1:
                     continue
-                add_observations(observed, {pair: part.renamed(theirs, names) for pair, part in parts.items()})
+                add_observations(observed, renamed(parts, theirs, names))
         self._monitor.observe_parts(observed, names, missing=self._missing(come), lost=lost)
 
     def _counted(self, message: Message) -> dict[Pair, Observation]:
@@ -269,7 +269,7 @@ class Workers:
         counted = rest if self._fresh and rest else first
         if counted is first:
             add_observations(counted, rest)
-        return counted if self._gaps else {pair: one.without_context() for pair, one in counted.items()}
+        return counted if self._gaps else {pair: observation.without_context() for pair, observation in counted.items()}
 
     def _lost(self, message: Message) -> int:
         rank, process, sent = message["rank"], message["process"], message["sent"]
@@ -279,7 +279,7 @@ class Workers:
 
     def _missing(self, come: list[Message]) -> dict[Rank, int]:
         """Updates since each rank was last heard of, of those that were heard of once and are not now."""
-        heard = {Rank(one["rank"], one["host"]) for one in come}
+        heard = {Rank(message["rank"], message["host"]) for message in come}
         numbers = {rank.number for rank in heard}
         self._silent = {rank: n + 1 for rank, n in self._silent.items() if rank.number not in numbers}
         self._silent |= dict.fromkeys(heard, 0)

@@ -83,7 +83,7 @@ class Register:
         """Register what is at `path`; one of the same path or step is replaced, as its files are."""
         new = Checkpoint(str(path.absolute()), step, tuple(incidents))
         self._take_in()
-        for at in [at for at, one in self._kept.items() if one.path == new.path or at == step]:
+        for at in [at for at, checkpoint in self._kept.items() if checkpoint.path == new.path or at == step]:
             del self._kept[at]
             self._underway.pop(at, None)
         self._kept[step] = new
@@ -93,9 +93,9 @@ class Register:
 
     def taint(self, onset: int, incident: str) -> None:
         """What was saved since `onset` is not clean, as is known only now."""
-        for at, one in self._kept.items():
-            if at >= onset and one.clean:
-                self._kept[at] = replace(one, incidents=(incident,))
+        for at, checkpoint in self._kept.items():
+            if at >= onset and checkpoint.clean:
+                self._kept[at] = replace(checkpoint, incidents=(incident,))
                 self.changed = True
 
     def errors(self) -> list[BaseException]:
@@ -142,8 +142,16 @@ class Register:
         self.changed = bool(self._underway)
         columns = ("step", "path", "clean", "incidents", "files", "bytes", "digest")
         rows = tuple(
-            (at, one.path, "yes" if one.clean else "no", ", ".join(one.incidents), one.files, one.size, one.digest)
-            for at, one in self._kept.items()
+            (
+                at,
+                kept.path,
+                "yes" if kept.clean else "no",
+                ", ".join(kept.incidents),
+                kept.files,
+                kept.size,
+                kept.digest,
+            )
+            for at, kept in self._kept.items()
         )
         return Table(CHECKPOINTS, columns, rows)
 
@@ -156,7 +164,7 @@ class Register:
         return [checkpoint.state_dict() for checkpoint in self._kept.values() if checkpoint.digest]
 
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
-        self._kept = {one["step"]: of_state(one) for one in state}
+        self._kept = {saved["step"]: of_state(saved) for saved in state}
         self._underway, self._check, self.changed = {}, None, bool(self._kept)
 
     def _take_in(self, seconds: float = 0.0) -> None:

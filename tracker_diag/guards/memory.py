@@ -33,7 +33,9 @@ class Memory:
 
     def met(self, incident: Incident) -> Severity | None:
         """How severe `incident` was when it was dealt with; None if that has not been."""
-        severities: list[Severity] = [self.known[one] for one in map(identity, incident.findings) if one in self.known]
+        severities: list[Severity] = [
+            self.known[name] for name in map(identity, incident.findings) if name in self.known
+        ]
         return max(severities, key=SEVERITIES.index) if severities else None
 
     def is_news(self, incident: Incident) -> bool:
@@ -43,7 +45,7 @@ class Memory:
 
     def meet(self, incident: Incident, severity: Severity) -> None:
         """It has been dealt with at this `severity`, with all that belongs to it by now."""
-        self.known |= {identity(one): severity for one in incident.findings}
+        self.known |= {identity(finding): severity for finding in incident.findings}
 
     def follow(self, firing: Sequence[Incident], there: Collection[Identity]) -> None:
         """What has joined a known incident is known; what is not `there` among the run's findings is forgotten."""

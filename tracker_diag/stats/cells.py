@@ -37,9 +37,9 @@ def summed(index: IntArray, count: IntArray) -> Cells:
     return index, counts
 
 
-def merged(one: Cells, two: Cells) -> Cells:
+def merged(first: Cells, second: Cells) -> Cells:
     """The sum of two arrays of one shape, all three as `sparse` gives them."""
-    return summed(np.concatenate((one[0], two[0])), np.concatenate((one[1], two[1])))
+    return summed(np.concatenate((first[0], second[0])), np.concatenate((first[1], second[1])))
 
 
 def add_sparse(into: IntArray, cells: Cells, sign: int = 1) -> None:

@@ -130,16 +130,16 @@ class Tally:
 
     def sketches(self) -> list[Sketch]:
         """What was counted; nothing more can be."""
-        found: list[Sketch] = []
+        sketches: list[Sketch] = []
         for start, size in zip(self._starts, self._sizes, strict=False):
             counts = self._counts[start * 2 * BINS : (start + size) * 2 * BINS]
             cells = sparse(counts)
             counts[cells[0]] = 0
             self._counts[(start + size) * 2 * BINS : (start + size + 1) * 2 * BINS] = 0
-            found.append(Sketch.of_cells(cells, self._nonfinite[start : start + size]))
+            sketches.append(Sketch.of_cells(cells, self._nonfinite[start : start + size]))
         if len(_spare) < _SPARE:
             _spare.append(self._counts)
-        return found
+        return sketches
 
 
 def _zeros(n: int) -> RowArray:
@@ -166,7 +166,7 @@ def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list
     key -= _BASE
     key += (bits < 0) * np.int32(BINS)
     bad = None if finite.all() else ~finite
-    found: list[Sketch] = []
+    sketches: list[Sketch] = []
     for rows, size in zip(labels, sizes, strict=True):
         nonfinite = np.zeros(size, np.int64)
         where = rows
@@ -176,8 +176,8 @@ def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list
         cell = np.multiply(where, 2 * BINS, dtype=np.int32, casting="unsafe")
         cell += key
         cell.sort()
-        found.append(Sketch.of_cells(counted(cell[: cell.searchsorted(np.int32(size * 2 * BINS))]), nonfinite))
-    return found
+        sketches.append(Sketch.of_cells(counted(cell[: cell.searchsorted(np.int32(size * 2 * BINS))]), nonfinite))
+    return sketches
 
 
 def _count_host(

@@ -209,7 +209,7 @@ class SliceWindow:
             return None
         last = cumulated[:, -1].tolist()
         values = answers[
-            [int(one.searchsorted(int(level * (n - 1)) + 1)) for one, n in zip(cumulated, last, strict=True)]
+            [int(group.searchsorted(int(level * (n - 1)) + 1)) for group, n in zip(cumulated, last, strict=True)]
         ]
         if 0.0 in values.tolist():
             return None

@@ -275,11 +275,11 @@ def mass_above(counts: IntArray, cap: float) -> float:
 
 def _share(part: Array, whole: Array) -> Float64Array:
     """Part / whole, NaN where `whole` is 0."""
-    found: Array
+    answer: Array
     if isinstance(whole, float):  # of one set, as floats of Python: numpy's way takes several times as long
-        found = np.float64(float(part) / float(whole) if whole else math.nan)
+        answer = np.float64(float(part) / float(whole) if whole else math.nan)
     else:
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.where(np.asarray(whole) == 0, math.nan, np.divide(part, whole))[()]
-    share: Float64Array = found
+            answer = np.where(np.asarray(whole) == 0, math.nan, np.divide(part, whole))[()]
+    share: Float64Array = answer
     return share

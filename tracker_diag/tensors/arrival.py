@@ -19,11 +19,11 @@ class Arrival:
     def __init__(self, observed: Mapping[Pair, Observation]) -> None:
         self._observed = observed
         self._arrays: list[Any] = []
-        if all(namespace(one.sums[0]) is np for one in observed.values()):
+        if all(namespace(observation.sums[0]) is np for observation in observed.values()):
             return
         import torch
 
-        self._arrays = [a for one in observed.values() for a in one.arrays()]
+        self._arrays = [a for observation in observed.values() for a in observation.arrays()]
         device = self._arrays[0].device
         # float64 bits travel as int64, so that one buffer holds both.
         packed = torch.cat([a.contiguous().view(torch.int64).reshape(-1) for a in self._arrays])
@@ -49,7 +49,7 @@ class Arrival:
             arrays.append(part.view(np.float64) if like.is_floating_point() else part)
             start += like.numel()
         arrived = iter(arrays)
-        return {pair: one.rebuilt(arrived) for pair, one in self._observed.items()}
+        return {pair: observation.rebuilt(arrived) for pair, observation in self._observed.items()}
 
 
 def on_host(observed: Mapping[Pair, Observation]) -> dict[Pair, Observation]:

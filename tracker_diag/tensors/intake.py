@@ -8,7 +8,7 @@ from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.arrival import on_host
 from tracker_diag.tensors.batch import Tensors, TokenBatch
-from tracker_diag.tensors.observation import Observation, add_observations, packed, unpacked
+from tracker_diag.tensors.observation import Observation, add_observations, packed, renamed, unpacked
 from tracker_diag.tensors.parts import PART, contexts, observations
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
@@ -96,7 +96,7 @@ class Intake:
         """Add what other processes have observed, with rows of their `names`, to what is there."""
         self._batches += 1
         self._incoming = on_host(self._incoming)
-        add_observations(self._incoming, {pair: one.renamed(names, self._names) for pair, one in observed.items()})
+        add_observations(self._incoming, renamed(observed, names, self._names))
         self._heard(missing, lost)
 
     def _came(self, step: int | None, seconds: float | None) -> None:
@@ -162,7 +162,7 @@ class Intake:
         if self._ranks:
             self._ranks.names, self._names = shown, local
         else:  # saved with several ranks, perhaps: what is one rank's own goes by its own names
-            self._incoming = {pair: one.renamed(local, shown) for pair, one in self._incoming.items()}
+            self._incoming = renamed(self._incoming, local, shown)
             self._names = shown
         self.asked, self._batches, (self.step, self.says_step) = state["asked"], state["batches"], state["step"]
         self.time_ratio = state["time_ratio"]

@@ -248,6 +248,11 @@ def add_observations(into: dict[Pair, Observation], observed: Mapping[Pair, Obse
         into[pair] = into[pair] + observation if pair in into else observation
 
 
+def renamed(observed: Mapping[Pair, Observation], names: Names, agreed: Names) -> dict[Pair, Observation]:
+    """`observed`, whose rows are those of `names`, with those of `agreed`."""
+    return {pair: observation.renamed(names, agreed) for pair, observation in observed.items()}
+
+
 def packed(observed: Mapping[Pair, Observation]) -> dict[str, Any]:
     """`observed`, which is on the host, in JSON values."""
     return {pair: observation.state_dict() for pair, observation in observed.items()}

@@ -52,9 +52,9 @@ def observations(
         labels: dict[Dimension, Any] = {dimension: row.astype(np.int32, copy=False) for dimension, row in rows.items()}
         stretches = Stretches.cut(part, context)
         np.add.at(lengths, (stretches.context, stretches.sequence), _lengths(stretches.starts, len(part.at)))
-        for one in reduced.values():
-            one.add(part, labels, stretches)
-    return {pair: one.observation(lengths) for pair, one in reduced.items()}
+        for reduction in reduced.values():
+            reduction.add(part, labels, stretches)
+    return {pair: reduction.observation(lengths) for pair, reduction in reduced.items()}
 
 
 def contexts(batch: TokenBatch, names: Names) -> RowArray:
@@ -123,7 +123,7 @@ class Part:
             begun = tool[np.diff(tool, prepend=-2) != 1].searchsorted(at)
             return np.repeat(begun - begun[first], lengths)
 
-        begins, unknown = (None if one is None else self.picked(one) for one in (begins, unknown))
+        begins, unknown = (None if flags is None else self.picked(flags) for flags in (begins, unknown))
         return Told(np.repeat(answers != answers[first], lengths), is_late, turns, begins, unknown)
 
     def groups(self, in_order: IntArray, prompts: IntArray | None) -> IntArray:

@@ -21,7 +21,7 @@ from tracker_diag.errors import require
 from tracker_diag.metrics.series import DIMENSIONS, NAMED_ROWS, PAIRS, Dimension, Pair, Rank
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.histogram import BINS, Sketch
-from tracker_diag.tensors.observation import SEQUENCE_ROWS, SHAPES, Observation, added, rows_of
+from tracker_diag.tensors.observation import SEQUENCE_ROWS, SHAPES, Observation, added, renamed, rows_of
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.store import WAIT, Merged, ThroughStore
 
@@ -150,7 +150,7 @@ class AllReduce:
         return merged if self._parted else Merged({}, lost=merged.lost)
 
     def _merge(self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None) -> Merged:
-        dimensions = {dimension for one in observed.values() for dimension in one.sketches}
+        dimensions = {dimension for observation in observed.values() for dimension in observation.sketches}
         own = float("nan") if seconds is None else seconds
         header = [step, own, float(_known(names, self.names)), *(float(d in dimensions) for d in DIMENSIONS)]
         gathered = self._gather(np.concatenate([header, *(sums_of(observed.get(pair)) for pair in PAIRS)]))
@@ -169,7 +169,7 @@ class AllReduce:
         pairs: list[Pair] = [pair for i, pair in enumerate(PAIRS) if sums[:, i, 0].any()]
         if not pairs:
             return Merged({}, taken)
-        mine = {pair: one.renamed(names, self.names) for pair, one in observed.items()}
+        mine = renamed(observed, names, self.names)
         counts = np.concatenate([counts_of(mine.get(pair), together) for pair in pairs])
         total = self._sum(counts, small=float(sums[:, :, 1].sum()) <= INT32_MAX)
         merged: dict[Pair, Observation] = {
@@ -231,7 +231,7 @@ def sums_of(observed: Observation | None) -> Float64Array:
     """Whether there is an observation, how many values it has, and its sums, in fixed places."""
     if observed is None:
         return np.zeros(2 + sum(a * b for a, b in SHAPES))
-    n = max(float(one.cells[1].sum() + one.nonfinite.sum()) for one in observed.sketches.values())
+    n = max(float(counted.cells[1].sum() + counted.nonfinite.sum()) for counted in observed.sketches.values())
     return np.concatenate([[1.0, n], *(part.reshape(-1) for part in observed.sums)])
 
 

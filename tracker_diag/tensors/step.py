@@ -33,8 +33,8 @@ class Progress:
         return asdict(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for one in fields(self):
-            setattr(self, one.name, state[one.name])
+        for part in fields(self):
+            setattr(self, part.name, state[part.name])
 
     def begin(self, step: int, *, with_tensors: bool) -> None:
         """Count `step`.
@@ -90,13 +90,13 @@ def step_of(given: object) -> int:
 
 def numbers(metrics: Mapping[str, object]) -> dict[str, float]:
     """The metrics that are single numbers, of whatever library, as floats; taken now, before they change."""
-    found: dict[str, float] = {}
+    numbers_of: dict[str, float] = {}
     for key, value in metrics.items():
         single = hasattr(value, "item") and getattr(value, "ndim", 1) == 0  # a scalar of numpy or torch
         number = value.item() if single else value  # type: ignore[attr-defined]
         if isinstance(number, int | float) and not isinstance(number, bool):
             try:
-                found[key] = float(number)
+                numbers_of[key] = float(number)
             except OverflowError:  # an integer beyond floats
-                found[key] = math.inf if number > 0 else -math.inf
-    return found
+                numbers_of[key] = math.inf if number > 0 else -math.inf
+    return numbers_of

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any
 
 from tracker_diag.metrics.series import Dimension, Pair, Rank
-from tracker_diag.tensors.observation import Observation, add_observations, packed, unpacked
+from tracker_diag.tensors.observation import Observation, add_observations, packed, renamed, unpacked
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.worker import Writer
 
@@ -87,7 +87,7 @@ class ThroughStore:
             return Merged({})
         with self._lock:
             self.names.adopt(names.rows)
-            merged: dict[Pair, Observation] = {pair: one.renamed(names, self.names) for pair, one in observed.items()}
+            merged = renamed(observed, names, self.names)
             taken = {} if seconds is None else {Rank(0, self._host): seconds}
             missing: dict[Rank, int] = {}
             lost = 0
@@ -123,15 +123,15 @@ class ThroughStore:
 
     def said(self) -> Sequence[Mapping[str, Any]]:
         """On rank 0, what has come; what else is there is taken meanwhile."""
-        found: list[Mapping[str, Any]] = []
+        messages: list[Mapping[str, Any]] = []
         with self._lock:
             for other in self._others:
-                found += other.said
+                messages += other.said
                 other.said.clear()
         if self._others and not self._looks:
             self._look()
         self._looks = False
-        return found
+        return messages
 
     def errors(self) -> Sequence[Exception]:
         """What could not be sent or read."""
@@ -198,7 +198,7 @@ class ThroughStore:
         with self._lock:
             self.names.adopt(theirs.rows)
             at = other.ready.setdefault(int(message["step"]), {})
-            add_observations(at, {pair: one.renamed(theirs, self.names) for pair, one in observed.items()})
+            add_observations(at, renamed(observed, theirs, self.names))
             other.seconds = message["seconds"]
             while len(other.ready) > LATE_STEPS:  # far ahead of us, or on another count of steps
                 other.ready.pop(min(other.ready))

@@ -20,7 +20,7 @@ from tracker_diag.metrics.series import Pair
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.rules.triage import Summary
 from tracker_diag.tensors.intake import Intake
-from tracker_diag.tensors.observation import GROUPS, ROWS, Observation, add_observations, packed, unpacked
+from tracker_diag.tensors.observation import GROUPS, ROWS, Observation, add_observations, packed, renamed, unpacked
 from tracker_diag.tensors.slices import Names
 
 TensorsOf: TypeAlias = Callable[[int], Mapping[str, Any] | None]
@@ -76,8 +76,7 @@ def merge(parts: Sequence[Folded]) -> Folded:
     """The step of which `parts` are the batches. Counts are exact in any order, sums are added in the order given."""
     names, observed = Names(), dict[Pair, Observation]()
     for number, part in enumerate(parts):
-        turned = _turned(part, number)
-        add_observations(observed, {pair: of_pair.renamed(part.names, names) for pair, of_pair in turned.items()})
+        add_observations(observed, renamed(_turned(part, number), part.names, names))
     return Folded(observed, names, "; ".join(filter(None, (part.rejected for part in parts))), parts[0].grouped)
 
 
