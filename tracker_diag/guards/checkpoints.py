@@ -142,15 +142,7 @@ class Register:
         self.changed = bool(self._underway)
         columns = ("step", "path", "clean", "incidents", "files", "bytes", "digest")
         rows = tuple(
-            (
-                at,
-                kept.path,
-                "yes" if kept.clean else "no",
-                ", ".join(kept.incidents),
-                kept.files,
-                kept.size,
-                kept.digest,
-            )
+            (at, kept.path, ("no", "yes")[kept.clean], ", ".join(kept.incidents), kept.files, kept.size, kept.digest)
             for at, kept in self._kept.items()
         )
         return Table(CHECKPOINTS, columns, rows)
