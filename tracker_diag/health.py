@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 from tracker_diag.errors import BatchError, DiagError, StepError, of_a_handler, signal_handlers
@@ -52,19 +52,11 @@ def private(file: Path, text: str) -> None:
     part.replace(file)
 
 
-class HasLocks(Protocol):
-    """What is locked by a thread while it works."""
-
-    def new_locks(self) -> None:
-        """Make the locks anew, all of them open."""
-        ...
+_in_forks: "WeakSet[Any]" = WeakSet()
 
 
-_in_forks: "WeakSet[HasLocks]" = WeakSet()
-
-
-def open_in_forks(owner: HasLocks) -> None:
-    """Have `owner` make its locks anew in a fork: a thread that held one is not there to open it."""
+def open_in_forks(owner: Any) -> None:
+    """Have `owner` make its locks anew in a fork, by `new_locks`: a thread that held one is not there to open it."""
     _in_forks.add(owner)
 
 

@@ -33,7 +33,7 @@ class HasGuard(Protocol):
 
 
 class Unlocked:
-    """The guard of a hook that our own threads come through as well: who waits for them may hold a monitor's turn."""
+    """A guard that holds no monitor's turn, for a hook that our own threads come through as well, and in a worker."""
 
     def __init__(self, record: Callable[[str, Exception], None]) -> None:
         self._record = record

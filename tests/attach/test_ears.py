@@ -82,10 +82,8 @@ def by_batch(client, run_id):
 
 
 MLFLOW_WAYS = {
-    "wrapped module": lambda mlflow, run: (w := wrap(mlflow), w.log_metrics),
-    "wrapped module, one by one": lambda mlflow, run: (w := wrap(mlflow), singly(w.log_metric)),
-    "raw module": lambda mlflow, run: (wrap(mlflow), mlflow.log_metrics),
-    "raw module, one by one": lambda mlflow, run: (wrap(mlflow), singly(mlflow.log_metric)),
+    "module": lambda mlflow, run: (wrap(mlflow), mlflow.log_metrics),
+    "module, one by one": lambda mlflow, run: (wrap(mlflow), singly(mlflow.log_metric)),
     "wrapped run, raw module": lambda mlflow, run: (wrap(run), mlflow.log_metrics),
     "wrapped client": lambda mlflow, run: (
         w := wrap(mlflow.MlflowClient(), run_id=run.info.run_id), by_batch(w, run.info.run_id),
@@ -137,7 +135,7 @@ def lightning_logger(mlflow, run):
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("wrapped module", "raw module", "another client")
+@pytest.mark.by_day("module", "another client")
 @pytest.mark.parametrize("way", [None, *MLFLOW_WAYS])
 def test_mlflow(way, mlflow_store, make_batch, by_hand):
     import mlflow
@@ -163,8 +161,7 @@ def test_mlflow(way, mlflow_store, make_batch, by_hand):
 
 
 WANDB_WAYS = {
-    "wrapped": lambda wandb, run: (w := wrap(run), w.log),
-    "raw": lambda wandb, run: (wrap(run), run.log),
+    "run": lambda wandb, run: (wrap(run), run.log),
     "global": lambda wandb, run: (wrap(run), lambda values, step: wandb.log(values, step=step)),
     "wrapped module": lambda wandb, run: (w := wrap(wandb), w.log),
     "wrapped module, raw run": lambda wandb, run: (wrap(wandb), run.log),
@@ -176,7 +173,7 @@ WANDB_WAYS = {
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("wrapped", "raw", "two calls")
+@pytest.mark.by_day("run", "two calls")
 @pytest.mark.parametrize("way", [None, *WANDB_WAYS])
 def test_wandb(way, wandb_offline, make_batch, by_hand):
     import wandb
@@ -210,8 +207,7 @@ def test_wandb(way, wandb_offline, make_batch, by_hand):
 
 
 TRACKIO_WAYS = {
-    "wrapped module": lambda trackio, run: (w := wrap(trackio), w.log),
-    "raw module": lambda trackio, run: (wrap(trackio), trackio.log),
+    "module": lambda trackio, run: (wrap(trackio), trackio.log),
     "wrapped module, raw run": lambda trackio, run: (wrap(trackio), run.log),
     "wrapped run": lambda trackio, run: (w := wrap(run), w.log),
     "wrapped run, raw module": lambda trackio, run: (wrap(run), trackio.log),
@@ -220,7 +216,7 @@ TRACKIO_WAYS = {
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("wrapped module", "raw module")
+@pytest.mark.by_day("module")
 @pytest.mark.parametrize("way", [None, *TRACKIO_WAYS])
 def test_trackio(way, trackio_runs, make_batch, by_hand):
     import trackio
@@ -246,17 +242,16 @@ def test_trackio(way, trackio_runs, make_batch, by_hand):
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("wrapped-torch.utils.tensorboard", "raw-tensorboardX")
+@pytest.mark.by_day("torch.utils.tensorboard")
 @pytest.mark.parametrize("library", ["torch.utils.tensorboard", "tensorboardX"])
-@pytest.mark.parametrize("way", ["wrapped", "raw"])
-def test_tensorboard(way, library, tmp_path, make_batch, by_hand):
+def test_tensorboard(library, tmp_path, make_batch, by_hand):
     from importlib import import_module
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     writer = import_module(library).SummaryWriter(str(tmp_path))
     wrapped = wrap(writer)
-    train(singly((wrapped if way == "wrapped" else writer).add_scalar), wrapped.diag, make_batch)
+    train(singly(writer.add_scalar), wrapped.diag, make_batch)
     assert wrapped.diag.failures == []
     writer.close()
     (folder,) = tmp_path.rglob("diag")
@@ -286,11 +281,10 @@ class Own:
         self.rows.append("finished")
 
 
-@pytest.mark.parametrize("way", ["wrapped", "raw"])
-def test_a_logger_of_your_own(way, make_batch, by_hand):
+def test_a_logger_of_your_own(make_batch, by_hand):
     own = Own()
     wrapped = wrap(own)
-    train((wrapped if way == "wrapped" else own).log, wrapped.diag, make_batch)
+    train(own.log, wrapped.diag, make_batch)
     user = [(row, step) for row, step in own.rows if "reward" in row]
     assert repr(user) == repr([(metrics(step), step) for step in range(STEPS)])
     rows = {step: row for row, step in own.rows if "reward" not in row}

@@ -249,21 +249,6 @@ def test_a_tracker_that_cannot_be_reached_is_counted_and_training_goes_on(monito
     assert "no server" in monitor.failures[0]
 
 
-def test_hooks_stay_on_until_they_are_closed(monitor, caplog):
-    trainer, seen = Trainer(), []
-    with kit.unless_changed("pydantic", "2") as hooks:
-        hooks.callback(after(trainer, "loss", ("inputs",), lambda result, given: seen.append(result), monitor))
-        hooks.callback(before(trainer, "log", ("data", "step"), lambda given: seen.append(given["step"]), monitor))
-    trainer.loss(1)
-    trainer.log({}, step=2)
-    hooks.close()
-    hooks.close()
-    trainer.loss(3)
-    assert seen == [1, 2]
-    assert not vars(trainer)
-    assert not caplog.records
-
-
 def test_of_a_framework_that_has_changed_no_hook_stays_and_it_is_told_once(monitor, caplog):
     trainer, went_on = Trainer(), []
     with kit.unless_changed("pydantic", "1.10") as hooks:

@@ -172,13 +172,11 @@ def test_where_gaps_may_be_rejected_tokens_the_context_is_unknown():
 
 
 def test_without_context_all_that_is_no_slice_of_context_stays():
-    from tracker_diag.metrics.series import PAIRS
     from tracker_diag.tensors.batch import TokenBatch
     from tracker_diag.tensors.slices import Names, label
 
-    assert "policy" in PAIRS
-    batch = TokenBatch.of(**{name: one.detach() for name, one in loss(np.random.default_rng(1)).items()})
-    one = Observation.of(batch, "policy", label(batch, Names()))
+    batch = TokenBatch.validated(**{name: one.detach() for name, one in loss(np.random.default_rng(1)).items()})
+    one = Observation.reduced(batch, "policy", label(batch, Names()))
     bare = one.without_context()
     assert np.array_equal(bare.sketches["context"].counts.sum(0), one.sketches["context"].counts.sum(0))
     assert np.array_equal(bare.sketches["advantage"].counts, one.sketches["advantage"].counts)
@@ -275,7 +273,7 @@ def test_a_damaged_message_costs_itself_alone():
     other.observe(**loss(rng))
     sent(one, other)
     broken = json.loads(json.dumps(workers._come[0]))
-    broken["first"]["policy"]["floats"] = []
+    broken["first"]["policy"]["sums"] = []
     workers._come[0] = broken
     workers.take_in()
     watched.log({}, 1)

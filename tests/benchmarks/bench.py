@@ -1,8 +1,7 @@
 """What is timed: `make bench` prints the table of DESIGN's numbers, writes build/bench.json and docs/performance.md.
 
 All figures come from one process, one after the other, round by round, so that their ratios hold though
-the machine is noisy; absolute times do not. The alert's figures are simulated, those of real runs are read
-from docs/evidence.json.
+the machine is noisy; absolute times do not.
 """
 
 import json
@@ -10,17 +9,13 @@ import os
 import platform
 import tempfile
 import time
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import alerts
 import numpy as np
 import torch
-from datasketches import kll_floats_sketch
-from ddsketch import DDSketch
 from performance_page import numbers, page
 from rich.console import Console
 from rich.table import Table
@@ -31,7 +26,7 @@ from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.observed import Observed
-from tracker_diag.stats.histogram import Sketch, quantiles, sketch
+from tracker_diag.stats.histogram import quantiles, sketch
 from tracker_diag.stats.pareto import pareto_k_of
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.testing import CapturingTracker
@@ -40,8 +35,6 @@ from tracker_diag.trackers.tracker import End
 ROOT = Path(__file__).parents[2]
 LEVELS = [0.5, 0.9, 0.95, 0.99, 0.999]
 ROUNDS = 5
-PREFIX = 20_000
-"""Values that ddsketch is timed on: a Python loop, whose time a value does not depend on how many there are."""
 
 
 def rounds(contenders: dict[str, Callable[[], Any]], times: int = ROUNDS) -> dict[str, float]:
@@ -67,32 +60,17 @@ def tokens(n: int, slices: int) -> tuple[Any, Any]:
 
 def contenders(r: Any, row: Any, slices: int) -> dict[str, Callable[[], Any]]:
     """Five quantiles of each slice of `r` (N,), by ours and by what it stands against."""
-    magnitude, target = np.abs(r), np.empty_like(r)
+    target = np.empty_like(r)
     tensor, tensor_row, levels = torch.from_numpy(r), torch.from_numpy(row), torch.tensor(LEVELS)
-    values, of = magnitude[:PREFIX].tolist(), row[:PREFIX].tolist()
 
     def ours() -> list[list[float]]:
         (found,) = sketch(r, [row], [slices])
         return [quantiles(found.counts[i].sum(axis=0), LEVELS) for i in range(slices)]
 
-    def kll() -> list[Any]:
-        held = [kll_floats_sketch(200) for _ in range(slices)]
-        for i, one in enumerate(held):
-            one.update(magnitude[row == i])
-        return [one.get_quantiles(LEVELS) for one in held]
-
-    def ddsketch() -> list[Any]:
-        held = {i: DDSketch(1 / 257) for i in set(of)}
-        for value, i in zip(values, of, strict=True):
-            held[i].add(value)
-        return [one.get_quantile_value(q) for one in held.values() for q in LEVELS]
-
     found: dict[str, Callable[[], Any]] = {
         "sketch": ours,
         "np.percentile": lambda: [np.percentile(np.abs(r[row == i]), [100 * q for q in LEVELS]) for i in range(slices)],
         "torch.quantile": lambda: [torch.quantile(tensor[tensor_row == i].abs(), levels) for i in range(slices)],
-        "KLL": kll,
-        "ddsketch": ddsketch,
         "memcpy": lambda: np.copyto(target, r),
     }
     if len(r) > 1 << 20:  # torch refuses more than 2^24 values, and its time a token only grows until then
@@ -108,17 +86,11 @@ def sketch_against_others() -> list[dict[str, Any]]:
             r, row = tokens(n, slices)
             calls = contenders(r, row, slices)
             seconds = rounds(calls, 3 if n > 1 << 20 else ROUNDS)
-            seconds["ddsketch"] *= n / PREFIX
             exact = [np.quantile(np.abs(r[row == i]), LEVELS, method="lower") for i in range(slices)]
-            errors = {"error": _error(calls["sketch"](), exact), "KLL error": _error(calls["KLL"](), exact)}
+            error = float(np.max(np.abs(np.array(calls["sketch"]()) / np.array(exact) - 1)))
             each = {name: taken / n * 1e9 for name, taken in seconds.items()}
-            found.append({"tokens": n, "slices": slices} | errors | each)
+            found.append({"tokens": n, "slices": slices, "error": error} | each)
     return found
-
-
-def _error(answers: Any, exact: Any) -> float:
-    """Largest relative error over slices and levels."""
-    return float(np.max(np.abs(np.array(answers) / np.array(exact) - 1)))
 
 
 def accuracy() -> dict[str, float]:
@@ -127,7 +99,7 @@ def accuracy() -> dict[str, float]:
     for n in (1000, 100_000, 1_000_000):
         for scale in (0.01, 0.1, 1.0):
             r = (scale * np.random.default_rng(n).standard_t(3, n)).clip(-20, 20).astype(np.float32)
-            sums, exact = WeightSums.of(r), r.astype(np.longdouble)
+            sums, exact = WeightSums.summed(r), r.astype(np.longdouble)
             w = np.exp(exact)
             brute = {
                 "ess": w.sum() ** 2 / (w**2).sum() / n,
@@ -146,29 +118,7 @@ def accuracy() -> dict[str, float]:
         kind, n = name.split(", ")
         (counted,) = sketch(draws(kind, int(n)).astype(np.float32), [np.zeros(int(n), np.int32)], [1])
         off.append(abs(pareto_k_of(counted.counts[0]) - expected))
-    return found | {"k̂ median": median(off), "k̂ max": max(off)}
-
-
-def merge() -> dict[str, float]:
-    """Microseconds of adding one sketch of nine rows to another, and of merging KLL sketches of as many slices."""
-    r, row = tokens(1 << 16, 9)
-    (one,) = sketch(r, [row], [9])
-    total = Sketch.empty(9)
-    held = []
-    for i in range(9):
-        held.append(kll_floats_sketch(200))
-        held[-1].update(np.abs(r[row == i]))
-
-    def ours() -> None:
-        for _ in range(64):
-            np.add(total.counts, one.counts, out=total.counts)
-
-    def kll() -> None:
-        for _ in range(64):
-            for other in held:
-                kll_floats_sketch(200).merge(other)
-
-    return {name: taken / 64 * 1e6 for name, taken in rounds({"sketch": ours, "KLL": kll}).items()}
+    return found | {"k̂ max": max(off)}
 
 
 def observe() -> dict[str, float]:
@@ -200,35 +150,6 @@ def observe() -> dict[str, float]:
     return {name: taken * 1e3 for name, taken in rounds(contenders, 9).items()}
 
 
-def padded() -> dict[str, float]:
-    """One `observe` of 1024 × 4096 tokens, as verl's driver has, most of which are padding: ms, and bytes a token.
-
-    The bytes are those that numpy holds at its peak beside what it was given; of the first call, which also looks for
-    mistakes, and of later ones.
-    """
-    rng, shape = np.random.default_rng(0), (1024, 4096)
-    lengths, position = rng.integers(200, 1400, (shape[0], 1)), np.arange(shape[1]) - 256
-    response = (position >= 0) & (position < lengths)
-    answer = (position >= lengths // 2) & (position < lengths // 2 + 20)
-    new = rng.uniform(-3, -0.5, shape).astype(np.float32)
-    given = {name: new - rng.normal(0, 0.05, shape).astype(np.float32) for name in ("old_logprobs", "rollout_logprobs")}
-    monitor = Monitor([CapturingTracker()])
-
-    def step() -> None:
-        monitor.observe(logprobs=new, response_mask=response, model_mask=response & ~answer, **given)
-
-    found: dict[str, float] = {"tokens": new.size, "model tokens": int((response & ~answer).sum())}
-    for name in ("bytes, first", "bytes"):
-        tracemalloc.start()
-        step()
-        found[name] = tracemalloc.get_traced_memory()[1] / new.size
-        tracemalloc.stop()
-        monitor.log({"reward": 0.5})
-    found["ms"] = rounds({"ms": step})["ms"] * 1e3
-    monitor.close()
-    return found
-
-
 def rules() -> dict[str, float]:
     """Milliseconds of all rules of the catalogue for one step: early in a run and late, and with every metric."""
     stats = ("p50", "p95", "p99", "ess", "ess_sequence", "max_weight_share", "pareto_k", "k3", "count")
@@ -241,36 +162,6 @@ def rules() -> dict[str, float]:
         "step 20000": _a_step(engine, usual, 300, 20_000),
         "every metric": _a_step(Engine(catalog()), [*usual, *(metric.name for metric in TRAINING)], 0, 200),
     }
-
-
-def samples() -> dict[str, float]:
-    """Milliseconds of 512 sequences in `samples` and the next `log`, and of sorting their 2,048 ids each in numpy."""
-    rng, n = np.random.default_rng(0), 512
-    columns: dict[str, Any] = {"group": np.arange(n) // 8, "length": np.full(n, 2048), "truncated": np.zeros(n)}
-    columns |= {name: rng.random(n) for name in ("reward", "advantage", "success")}
-    columns["components"] = {"format": columns["reward"]}
-    words = ["".join(rng.choice(list("aeiounrtslmdcp"), rng.integers(2, 8))) for _ in range(2000)]
-    texts = [" ".join(rng.choice(words, 1500)) for _ in range(n)]
-    calls = [[{"name": "search", "arguments": '{"q": 1}', "seconds": 0.2}] * 4 for _ in range(n)]
-    ids = rng.integers(0, 50_000, (n, 2048))
-
-    def step(**more: Any) -> Callable[[], None]:
-        monitor = Monitor(catalog=False)
-
-        def one() -> None:
-            monitor.samples(**columns, **more)
-            monitor.log({"loss": 0.1})
-
-        return one
-
-    contenders = {
-        "numbers": step(),
-        "and calls": step(calls=calls),
-        "and texts": step(text=texts),
-        "and ids": step(tokens=ids),
-        "numpy sorts the ids": lambda: np.sort(ids, axis=1),
-    }
-    return {name: seconds * 1e3 for name, seconds in rounds(contenders).items()}
 
 
 def _a_step(engine: Engine, names: list[str], step: int, until: int) -> float:
@@ -332,17 +223,6 @@ def tracker() -> dict[str, float]:
     return found | {"keys": sum(isinstance(record, Scalar) for record in records) + 1, "histograms": 6}
 
 
-def memory() -> float:
-    """Extra megabytes that a sketch of 16M tokens takes at its peak, beside its input."""
-    r, row = tokens(1 << 24, 8)
-    sketch(r[:1000], [row[:1000]], [8])
-    tracemalloc.start()
-    sketch(r, [row], [8])
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return peak / 2**20
-
-
 def machine() -> str:
     """The processor as the system names it, and the versions that matter."""
     info = Path("/proc/cpuinfo")
@@ -357,11 +237,8 @@ def main() -> None:
     """Measure, print, write."""
     torch.set_num_threads(1)
     result: dict[str, Any] = {"machine": machine()}
-    for name, file in (("evidence", "evidence.json"), ("trl", "trl_cost.json")):
-        result[name] = json.loads((ROOT / "docs" / file).read_text())
-    for measure in (memory, sketch_against_others, merge, accuracy, observe, padded, rules, samples, tracker):
+    for measure in (sketch_against_others, accuracy, observe, rules, tracker):
         result[measure.__name__] = measure()
-    result["alerts"] = alerts.simulate()
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
     (build / "bench.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -10,7 +10,7 @@ from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.series import KNOWN, PAIRS
 from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
 from tracker_diag.stats.histogram import quantiles, sketch
-from tracker_diag.stats.tails import Estimate, SliceWindow, has_signal
+from tracker_diag.stats.tails import Estimate, SliceWindow, cells_have_signal
 from tracker_diag.stats.weights import WeightSums
 
 
@@ -21,7 +21,7 @@ def counts(values):
 
 def window(values, sequence_sums=(), **more):
     values, sums = np.asarray(values, np.float32), np.asarray(sequence_sums, float)
-    exact = WeightSums.of(values), WeightSums.of(sums)
+    exact = WeightSums.summed(values), WeightSums.summed(sums)
     return SliceWindow(counts(values)[None], exact[0], exact[1], counts(sums), **more)
 
 
@@ -30,8 +30,8 @@ def statistics(values, sequence_sums=(), **more):
 
 
 OF_WEIGHTS = {
-    "ess", "ess_perplexity", "max_weight_share", "chi2", "pareto_k", "pareto_k_excess", "pareto_k_inverse", "hill",
-    "k1", "k2", "k3", "clip_fraction", "weight_above_2",
+    "ess", "max_weight_share", "chi2", "pareto_k", "pareto_k_excess", "pareto_k_inverse", "k1", "k3", "clip_fraction",
+    "weight_above_2",
 }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_a_sequence_with_a_non_finite_token_has_no_weight():
     ("value", "signal"), [(0.0, False), (1.2e-7, False), (9e-7, False), (1.1e-6, True), (-1e-3, True)]
 )
 def test_float_noise_is_no_signal(value, signal):
-    assert has_signal(counts([0.0, value])) is signal
+    assert cells_have_signal(np.flatnonzero(counts([0.0, value]))) is signal
 
 
 def test_every_statistic_can_be_taken():
@@ -215,7 +215,7 @@ def test_an_unknown_statistic_lists_the_known_ones():
         ("p99", {}, "1999 tokens in the window, 2000 needed; a larger window= holds more"),
         ("ess_sequence", {}, "fewer than 50 sequences in the window"),
         ("ess_applied", {}, "fewer than 200 finite applied_weights observed"),
-        ("ks", {}, "no reference period yet, or too few tokens in it or in the window"),
+        ("tail_stretch", {}, "no reference period yet, or too few tokens in it or in the window"),
         ("pareto_k", {}, "the weights do not spread enough for it to be told"),
     ],
 )

@@ -25,7 +25,7 @@ from tracker_diag.rules.loader import catalog
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.stats import arrays
 from tracker_diag.tensors import batch as batch_module
-from tracker_diag.tensors import step as step_module
+from tracker_diag.tensors import given as given_module
 from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.tracker import Tracker
@@ -845,7 +845,7 @@ def test_a_state_that_is_none_is_told(state, message):
 def test_damaged_arrays_are_told(rng, make_batch):
     _, monitor = watch(make_batch(rng) for _ in range(3))
     state = monitor.state_dict()
-    state["windows"]["policy"]["recent"][0]["floats"][0] = "f:2,8:nonsense"
+    state["windows"]["policy"]["recent"][0]["sums"][0] = "f:2,8:nonsense"
     with pytest.raises(SourceError, match="array: 'f:2,8:nonsense' given"):
         Monitor().load_state_dict(state)
 
@@ -919,7 +919,7 @@ def test_too_many_names_are_folded_and_the_table_says_so(rng, make_batch):
 def test_a_torch_batch_takes_the_devices_path_to_the_same_end(rng, make_batch, monkeypatch):
     batches = [make_batch(rng, pairs=("policy",)) for _ in range(20)]
     expected, _ = watch(batches)
-    for module in (arrays, batch_module, step_module):
+    for module in (arrays, batch_module, given_module):
         monkeypatch.setattr(module, "on_device", lambda value: hasattr(value, "detach"))
     found, monitor = watch({name: torch.from_numpy(value) for name, value in batch.items()} for batch in batches)
     assert monitor.failures == []

@@ -15,8 +15,8 @@ from tracker_diag.monitor import worst as keep
 from tracker_diag.records import Table
 from tracker_diag.report.tokens import WORST
 from tracker_diag.tensors.decode import Decoder
-from tracker_diag.tensors.meeting import Merged
 from tracker_diag.tensors.slices import Names
+from tracker_diag.tensors.store import Merged
 from tracker_diag.testing import CapturingTracker, example_batch
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,6 @@ from tracker_diag.stats.gradient import (
     clipped_away,
     gradient_sums,
     kept,
-    kept_by_sequence,
     outside,
 )
 
@@ -48,7 +47,7 @@ def test_the_share_is_that_of_the_losss_derivative(clip, weighted, library):
     of_row = [expected[row == i].sum() for i in range(3)]
     np.testing.assert_allclose([kept(one) for one in sums], of_row, rtol=1e-12)
     by_sequence = [(expected * per)[row == i].sum() for i in range(3)]
-    np.testing.assert_allclose([kept_by_sequence(one) for one in sums], by_sequence, rtol=1e-12)
+    np.testing.assert_allclose([kept(one, by_sequence=True) for one in sums], by_sequence, rtol=1e-12)
     mass = np.abs(advantages) * np.exp(new - old) * (1 if weights is None else weights)
     away = [1 - total / mass[row == i].sum() for i, total in enumerate(of_row)]
     np.testing.assert_allclose([clipped_away(one) for one in sums], away, atol=1e-12)

@@ -165,7 +165,11 @@ rows_and_values = st.integers(0, 60).flatmap(
 def test_merging_any_split_in_any_order_is_the_whole(data, cut, random):
     values, row = data
     whole = partition(values, row, 3)
-    parts = [partition(values[:cut], row[:cut], 3), partition(values[cut:], row[cut:], 3), Sketch.empty(3)]
+    parts = [
+        partition(values[:cut], row[:cut], 3),
+        partition(values[cut:], row[cut:], 3),
+        partition(values[:0], row[:0], 3),
+    ]
     random.shuffle(parts)
     merged = parts[0] + parts[1] + parts[2]
     np.testing.assert_array_equal(merged.counts, whole.counts)

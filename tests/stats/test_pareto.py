@@ -5,14 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from tracker_diag.stats.histogram import BINS, EDGES
 from tracker_diag.stats.pareto import (
-    hill,
-    largest_log_ratios,
     pareto_k,
     pareto_k_of,
     reliable_below,
@@ -41,19 +38,6 @@ def counts(values):
     return np.bincount(cells, minlength=2 * BINS).reshape(2, BINS)
 
 
-def exact_hill(values):
-    k = max(20, tail_length(len(values)))
-    x = np.log(np.sort(np.abs(values))[-k - 1 :])
-    return (x[1:] - x[0]).mean()
-
-
-def same(a, b):
-    return a == b or (math.isnan(a) and math.isnan(b))
-
-
-numbers = st.floats(-300, 300) | st.sampled_from([0.0, -0.0, 1.0, math.nan, math.inf, -math.inf])
-
-
 @pytest.mark.parametrize(("n", "k"), CHECK)
 def test_exact_quantiles_of_a_pareto_weight(n, k):
     log_weights = -k * np.log1p(-(np.arange(n) + 0.5) / n)
@@ -77,18 +61,6 @@ def test_the_sketch_is_close_in_the_median():
         errors.append(abs(pareto_k_of(counts(r)) - exact(r)))
     assert np.median(errors) <= 0.005
     assert max(errors) <= 0.05
-
-
-@pytest.mark.slow
-@settings(deadline=None)
-@given(hnp.arrays(np.float32, st.integers(1, 80), elements=st.floats(-50, 50, width=32)), st.integers(1, 80))
-def test_the_largest_are_those_of_the_bins(values, size):
-    points, each = largest_log_ratios(counts(values), size)
-    assert each.sum() == pytest.approx(min(size, len(values)))
-    order = np.argsort(-points)
-    true = np.sort(values)[::-1][:size]
-    got = points[order][np.searchsorted(np.cumsum(each[order]), np.arange(len(true)) + 0.5)]
-    np.testing.assert_allclose(got, true, rtol=1 / 128, atol=2**-24)
 
 
 @pytest.mark.parametrize(
@@ -143,62 +115,9 @@ def test_all_equal_is_no_signal_for_the_exact_form_too():
     assert math.isnan(exact(np.full(5000, 0.1)))
 
 
-@pytest.mark.parametrize(("n", "k"), CHECK)
-def test_the_fit_of_exact_quantiles(n, k):
-    log_weights = -k * np.log1p(-(np.arange(n) + 0.5) / n)
-    assert exact(log_weights) == pytest.approx(CHECK[n, k], abs=1e-5)
-
-
 @pytest.mark.parametrize("values", [[], [0.3], [0.3] * 400])
 def test_the_exact_form_of_what_cannot_be_told_is_nan(values):
     assert math.isnan(pareto_k(np.array(values, float)))
-
-
-@pytest.mark.parametrize("n", [512, 4096, 65_536])
-@pytest.mark.parametrize("shape", ["student t2", "cauchy", "pareto 1.5", "mixture"])
-def test_hill_of_a_heavy_tail(shape, n, rng):
-    values = {
-        "student t2": lambda: 0.1 * rng.standard_t(2, n),
-        "cauchy": lambda: 1e-3 * rng.standard_cauchy(n),
-        "pareto 1.5": lambda: 0.01 * (1 + rng.pareto(1.5, n)),
-        "mixture": lambda: draws("mixture", n),
-    }[shape]()
-    assert hill(counts(values).sum(axis=0)) == pytest.approx(exact_hill(values), abs=0.01)
-
-
-def test_hill_finds_the_tail_index():
-    values = 0.01 * (1 - (np.arange(1_000_000) + 0.5) / 1_000_000) ** (-1 / 2.5)
-    assert hill(counts(values).sum(axis=0)) == pytest.approx(1 / 2.5, abs=0.01)
-
-
-def test_hill_leaves_out_what_is_zero_but_counts_it(rng):
-    values = np.concatenate([np.zeros(4000), 0.1 * rng.standard_t(2, 1000)])
-    assert hill(counts(values).sum(axis=0)) == pytest.approx(exact_hill(values), abs=0.01)
-
-
-@pytest.mark.slow
-@given(hnp.arrays(np.float32, st.integers(25, 400), elements=st.floats(2**-10, 200, width=32)))
-def test_hill_of_anything_is_within_its_bound(values):
-    got = hill(counts(values).sum(axis=0))
-    assert math.isnan(got) or abs(got - exact_hill(values)) <= 0.012
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [],
-        [0.1],
-        [0.0] * 5000,
-        [0.1] * 5000,
-        [300.0] * 5000,
-        np.linspace(0.1, 1, 20),
-        [*[0.0] * 5000, *np.linspace(0.1, 1, 200)],
-        [*np.linspace(0, 1, 4999), 300.0],
-    ],
-    ids=["none", "one", "all zero", "all equal", "all beyond", "too few", "too few but zeros", "one beyond"],
-)
-def test_hill_that_cannot_be_told_is_nan(values):
-    assert math.isnan(hill(counts(values).sum(axis=0)))
 
 
 @pytest.mark.parametrize(
@@ -241,24 +160,6 @@ def plain_fit(log_weights, multiplicity):
     kept = [(t, w) for t, w in zip(theta, weight, strict=True) if w >= 10 * np.finfo(float).eps]
     best = sum(t * w for t, w in kept) / sum(w for _, w in kept)
     return float((np.log1p(-best * x) * c).sum() / c.sum() * n / (n + 10) + 5 / (n + 10))
-
-
-small_sketches = st.dictionaries(
-    st.tuples(st.integers(0, 1), st.integers(0, BINS - 1) | st.integers(2500, 3200)), st.integers(1, 40), max_size=30
-)
-
-
-@pytest.mark.slow
-@given(small_sketches, st.integers(1, 400))
-def test_the_largest_are_those_of_one_cell_after_the_other(cells, size):
-    """Also of a sketch without values, with one, with zeros alone, and with values of 256 and more."""
-    number = np.zeros((2, BINS), np.int64)
-    for cell, n in cells.items():
-        number[cell] = n
-    values, each = largest_log_ratios(number, size)
-    expected, counted = plain_largest(number, size)
-    np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-300)
-    np.testing.assert_allclose(each, counted, rtol=1e-12)
 
 
 # In steps of 2^-12 nat: of two weights that agree to the last bits the difference, which the fit is about, is noise,

@@ -37,10 +37,14 @@ def batch(step, rank):
     return given
 
 
-def all_reduce(rank, world, port, folder):
+def begin(rank, world, port):
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
     )
+
+
+def all_reduce(rank, world, port, folder):
+    begin(rank, world, port)
     monitor = Monitor([CapturingTracker()], ranks=AllReduce(), window=STEPS)
     for step in range(STEPS):
         given = batch(step, rank)
@@ -51,15 +55,12 @@ def all_reduce(rank, world, port, folder):
         if rank == 0:
             monitor.log({"eval/score": 0.5}, step + 1)  # a row of its own, that the other rank does not have
     monitor.close()
-    (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
-    dist.destroy_process_group()
+    return report(monitor)
 
 
 def out_of_step(rank, world, port, folder):
     """Rank 1 leaves out one step; the trainer's own collective of every step is to go on."""
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
-    )
+    begin(rank, world, port)
     monitor = Monitor([CapturingTracker()], ranks=AllReduce(), window=STEPS)
     for step in range(STEPS):
         if (step, rank) != (3, 1):
@@ -71,15 +72,12 @@ def out_of_step(rank, world, port, folder):
         dist.all_reduce(gradient)
         assert gradient.tolist() == [2, 2, 2]
     monitor.close()
-    (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
-    dist.destroy_process_group()
+    return report(monitor)
 
 
 def hung(rank, world, port, folder):
     """After step 3 rank 1 is stopped, and goes on when the others have made six steps more."""
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
-    )
+    begin(rank, world, port)
     monitor = Monitor([CapturingTracker()], ranks=AllReduce(), window=1)
     for step in range(20):
         if (step, rank) == (4, 1):
@@ -94,16 +92,14 @@ def hung(rank, world, port, folder):
             until((folder / "1.9").exists)
         if step > 9:  # in step again, as training keeps them
             until(lambda: all((folder / f"{other}.{step}").exists() for other in range(world)))  # noqa: B023
-            until(lambda: not monitor._intake._ranks._parted._thread._calls)
+            until(lambda: not monitor._intake._ranks._store._thread._calls)
     monitor.close()
-    (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
+    return report(monitor)
 
 
 def alone(rank, world, port, folder):
     """Rank 0 alone makes one, and the trainer's own groups and collectives go on."""
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
-    )
+    begin(rank, world, port)
     monitor = Monitor([CapturingTracker()], ranks=AllReduce() if rank == 0 else None)
     group = dist.new_group(backend="gloo")
     for step in range(STEPS):
@@ -113,8 +109,7 @@ def alone(rank, world, port, folder):
         dist.all_reduce(gradient, group=group)
         assert gradient.tolist() == [2, 2, 2]
     monitor.close()
-    (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
-    dist.destroy_process_group()
+    return report(monitor)
 
 
 def through_store(rank, world, port, folder):
@@ -135,7 +130,7 @@ def through_store(rank, world, port, folder):
         if step == LAST:
             until((folder / "killed").exists)
     monitor.close()
-    (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
+    return report(monitor)
 
 
 def deciding(monitor, rank):
@@ -160,17 +155,14 @@ def guarded(ranks):
 
 
 def decide_all_reduce(rank, world, port, folder):
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
-    )
+    begin(rank, world, port)
     monitor = guarded(AllReduce())
     found = deciding(monitor, rank)
     if rank == 0:  # alone: nobody acts where not all do
         monitor.log({"loss": 2.0}, 6)
     alone = monitor.decide()
     monitor.close()
-    (folder / f"{rank}.json").write_text(json.dumps(_decided(monitor, found, alone)))
-    dist.destroy_process_group()
+    return _decided(monitor, found, alone)
 
 
 def decide_through_store(rank, world, port, folder):
@@ -180,7 +172,7 @@ def decide_through_store(rank, world, port, folder):
     (folder / f"{rank}.done").touch()
     until(lambda: all((folder / f"{other}.done").exists() for other in range(world)))
     monitor.close()
-    (folder / f"{rank}.json").write_text(json.dumps(_decided(monitor, found, None)))
+    return _decided(monitor, found, None)
 
 
 def _decided(monitor, found, alone):
@@ -219,4 +211,7 @@ def report(monitor):
 
 if __name__ == "__main__":
     mode, rank, world, port, folder = sys.argv[1:]
-    globals()[mode](int(rank), int(world), int(port), Path(folder))
+    result = globals()[mode](int(rank), int(world), int(port), Path(folder))
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(result))
+    if dist.is_initialized() and mode != "hung":
+        dist.destroy_process_group()

@@ -13,7 +13,7 @@ MASK = np.array([[True, True, False], [True, True, True]])
 
 
 def test_padded_arrays_give_the_log_ratio_trainer_first():
-    batch = TokenBatch.of(logprobs=NEW, old_logprobs=OLD, model_mask=MASK)
+    batch = TokenBatch.validated(logprobs=NEW, old_logprobs=OLD, model_mask=MASK)
     assert batch.pairs == ("policy",)
     np.testing.assert_allclose(batch.log_ratio("policy").reshape(2, 3)[MASK], np.log([1, 2, 0.5, 1, 8]), atol=1e-6)
     np.testing.assert_array_equal(batch.sequence, [0, 0, 0, 1, 1, 1])
@@ -21,7 +21,7 @@ def test_padded_arrays_give_the_log_ratio_trainer_first():
 
 def test_each_pair_has_its_two_log_probabilities():
     tensors = {"logprobs": NEW, "old_logprobs": OLD, "rollout_logprobs": NEW - 1, "ref_logprobs": NEW - 2}
-    batch = TokenBatch.of(**tensors, model_mask=MASK)
+    batch = TokenBatch.validated(**tensors, model_mask=MASK)
     assert batch.pairs == ("policy", "mismatch", "reference")
     np.testing.assert_allclose(batch.log_ratio("mismatch"), (OLD - (NEW - 1)).reshape(-1))
     np.testing.assert_allclose(batch.log_ratio("reference"), 2, rtol=1e-6)
@@ -30,7 +30,7 @@ def test_each_pair_has_its_two_log_probabilities():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_torch_tensors_of_any_float_type(dtype):
     new, old = torch.tensor(NEW).to(dtype).requires_grad_(), torch.tensor(OLD).to(dtype)
-    batch = TokenBatch.of(logprobs=new, old_logprobs=old, model_mask=torch.tensor(MASK))
+    batch = TokenBatch.validated(logprobs=new, old_logprobs=old, model_mask=torch.tensor(MASK))
     expected = (new.detach().double() - old.double()).numpy().reshape(-1)
     np.testing.assert_allclose(batch.log_ratio("policy"), expected, atol=1e-6)
     assert batch.log_ratio("policy").dtype == (np.float64 if dtype == torch.float64 else np.float32)
@@ -38,7 +38,7 @@ def test_torch_tensors_of_any_float_type(dtype):
 
 @pytest.mark.parametrize("mask", [MASK, MASK.astype(np.int64), MASK.astype(np.float32)])
 def test_masks_may_be_booleans_or_zero_and_one(mask):
-    batch = TokenBatch.of(logprobs=NEW, old_logprobs=OLD, response_mask=mask)
+    batch = TokenBatch.validated(logprobs=NEW, old_logprobs=OLD, response_mask=mask)
     np.testing.assert_array_equal(batch.model_mask, MASK.reshape(-1))
 
 
@@ -52,9 +52,9 @@ def test_packed_and_padded_are_the_same_batch(rows):
     values = rng.normal(size=(2, len(rows), width))
     real = np.array([[i < len(row) for i in range(width)] for row in rows])
     mask = np.array([row + [False] * (width - len(row)) for row in rows])
-    padded = TokenBatch.of(logprobs=values[0], ref_logprobs=values[1], model_mask=mask)
+    padded = TokenBatch.validated(logprobs=values[0], ref_logprobs=values[1], model_mask=mask)
     ids = np.repeat(np.arange(len(rows)) * 7 + 3, [len(row) for row in rows])
-    packed = TokenBatch.of(
+    packed = TokenBatch.validated(
         logprobs=values[0][real], ref_logprobs=values[1][real], model_mask=mask[real], sequence_ids=ids
     )
     chosen = real.reshape(-1)
@@ -141,7 +141,7 @@ def test_bad_input_is_told_with_field_given_and_expected(case):
     changed, message = BAD[case]
     good = {"logprobs": NEW, "old_logprobs": OLD, "model_mask": MASK}
     with pytest.raises(BatchError) as error:
-        TokenBatch.of(**(good | changed))
+        TokenBatch.validated(**(good | changed))
     assert str(error.value) == message
     assert message.startswith(error.value.field)
 
@@ -159,17 +159,17 @@ def test_bad_input_is_told_with_field_given_and_expected(case):
 )
 def test_bad_sequence_ids(ids, message):
     with pytest.raises(BatchError) as error:
-        TokenBatch.of(logprobs=NEW[0], old_logprobs=OLD[0], model_mask=MASK[0], sequence_ids=ids)
+        TokenBatch.validated(logprobs=NEW[0], old_logprobs=OLD[0], model_mask=MASK[0], sequence_ids=ids)
     assert str(error.value) == message
 
 
 def test_nothing_at_all():
     with pytest.raises(BatchError, match="logprobs: nothing given, expected at least two of"):
-        TokenBatch.of()
+        TokenBatch.validated()
 
 
 def test_unknown_pair():
-    batch = TokenBatch.of(logprobs=NEW, old_logprobs=OLD, model_mask=MASK)
+    batch = TokenBatch.validated(logprobs=NEW, old_logprobs=OLD, model_mask=MASK)
     with pytest.raises(UnknownName, match="pair: 'ref' given, expected one of policy, mismatch, reference"):
         batch.log_ratio("ref")
 
@@ -198,17 +198,17 @@ def test_unknown_pair():
 )  # fmt: skip
 def test_labels_that_do_not_fit(given, message):
     with pytest.raises(BatchError) as error:
-        TokenBatch.of(logprobs=NEW, old_logprobs=OLD, model_mask=MASK, **given)
+        TokenBatch.validated(logprobs=NEW, old_logprobs=OLD, model_mask=MASK, **given)
     assert str(error.value) == message
 
 
 def test_sums_and_values_by_sequence_of_padded_and_packed():
     values = np.arange(6.0)
-    padded = TokenBatch.of(logprobs=NEW, old_logprobs=OLD, model_mask=MASK)
+    padded = TokenBatch.validated(logprobs=NEW, old_logprobs=OLD, model_mask=MASK)
     np.testing.assert_array_equal(padded.by_sequence(values), [3, 12])
     np.testing.assert_array_equal(padded.per_token(np.array([7, 8])), [7, 7, 7, 8, 8, 8])
     flat = {"logprobs": NEW.reshape(-1), "old_logprobs": OLD.reshape(-1), "model_mask": MASK.reshape(-1)}
-    packed = TokenBatch.of(**flat, sequence_ids=np.array([4, 4, 4, 4, 2, 2]))
+    packed = TokenBatch.validated(**flat, sequence_ids=np.array([4, 4, 4, 4, 2, 2]))
     np.testing.assert_array_equal(packed.by_sequence(values), [6, 9])
     np.testing.assert_array_equal(packed.per_token(np.array([7, 8])), [7, 7, 7, 7, 8, 8])
     np.testing.assert_array_equal(packed.running_max(np.array([3, 1, 4, 0, 1, 0])), [3, 3, 4, 4, 1, 1])
@@ -216,4 +216,4 @@ def test_sums_and_values_by_sequence_of_padded_and_packed():
 
 def test_a_misspelt_argument_is_told():
     with pytest.raises(BatchError, match="logprob: no such argument given, expected one of logprobs, old_logprobs"):
-        TokenBatch.of(logprob=NEW, old_logprobs=OLD, model_mask=MASK)
+        TokenBatch.validated(logprob=NEW, old_logprobs=OLD, model_mask=MASK)

@@ -28,7 +28,7 @@ def padded(parts, fill=0.0):
 
 def seen(**tensors):
     """Log-ratio and slice of each model token, in the order of the text."""
-    batch = TokenBatch.of(**tensors)
+    batch = TokenBatch.validated(**tensors)
     rows = label(batch, Names())["context"]
     model = np.asarray(batch.model_mask)
     return np.asarray(batch.log_ratio("policy"))[model].tolist(), np.asarray(rows)[model].tolist()
@@ -64,7 +64,7 @@ def test_zeros_and_ones_are_a_mask_in_a_list_too():
 @pytest.mark.parametrize("of", [np.asarray, torch.tensor, list])
 def test_one_sequence_alone_needs_no_ids(of):
     given = {"logprobs": of([-0.1, -0.2, -0.3]), "old_logprobs": of([-0.2, -0.2, -0.2])}
-    batch = TokenBatch.of(**given, model_mask=of([True, False, True]), tool=np.array(["", "", "search"]))
+    batch = TokenBatch.validated(**given, model_mask=of([True, False, True]), tool=np.array(["", "", "search"]))
     assert batch.sequences == 1
     assert batch.width == 3
     assert batch.names["tool"] == ("search",)
@@ -85,7 +85,7 @@ def test_an_array_of_another_library_is_read():
 
 
 def test_labels_come_per_token_or_per_sequence():
-    batch = TokenBatch.of(
+    batch = TokenBatch.validated(
         logprobs=NEW, old_logprobs=OLD, model_mask=MODEL, env=["web", "code", "web"],
         turn=[[0, 0, 1], [0], [0, 0, 1, 1]], advantages=[0.5, -1.0, 0.0],
         tool=[["", "", "search"], [""], [None, "", "search", "python"]],
@@ -119,7 +119,7 @@ def test_labels_come_per_token_or_per_sequence():
 )
 def test_what_does_not_fit_is_told(changed, message):
     with pytest.raises(BatchError) as error:
-        TokenBatch.of(**({"logprobs": NEW, "old_logprobs": OLD, "model_mask": MODEL} | changed))
+        TokenBatch.validated(**({"logprobs": NEW, "old_logprobs": OLD, "model_mask": MODEL} | changed))
     assert str(error.value).startswith(message)
 
 
@@ -132,7 +132,7 @@ def test_a_loss_mask_with_gaps_is_sliced_as_the_same_model_mask(masks, packed):
     zeros = [[0.0] * len(mask) for mask in masks]
     give = (lambda parts: parts) if packed else (lambda parts: [part + [0] * (9 - len(part)) for part in parts])
     batches = [
-        TokenBatch.of(logprobs=give(zeros), old_logprobs=give(zeros), **{name: give(masks)})
+        TokenBatch.validated(logprobs=give(zeros), old_logprobs=give(zeros), **{name: give(masks)})
         for name in ("response_mask", "model_mask")
     ]
     first, second = (label(batch, Names()) for batch in batches)

@@ -18,21 +18,21 @@ tensors, same = OBSERVATIONS["tensors"], OBSERVATIONS["same"]
 
 
 def test_weights_are_over_the_model_tokens_of_the_slice_and_their_sequences():
-    tokens = TokenBatch.of(**tensors(np.random.default_rng(0)))
-    observed = Observation.of(tokens, "policy", label(tokens, Names()))
+    tokens = TokenBatch.validated(**tensors(np.random.default_rng(0)))
+    observed = Observation.reduced(tokens, "policy", label(tokens, Names()))
     r, row = tokens.log_ratio("policy").reshape(4, 12), label(tokens, Names())["context"].reshape(4, 12)
     for i, member in enumerate((row == 0, row == 1, row < 2)):
         if i < 2:
-            same(observed.tokens[i], WeightSums.of(r[member]))
+            same(observed.tokens[i], WeightSums.summed(r[member]))
         sums = [r[j][member[j]].sum() for j in range(4) if member[j].any()]
-        same(observed.sequences[i], WeightSums.of(np.array(sums)))
+        same(observed.sequences[i], WeightSums.summed(np.array(sums)))
         assert observed.sequence_sketch.counts[i].sum() == len(sums)
 
 
 def groups(given, first=0):
     """Model tokens by group."""
-    tokens = TokenBatch.of(**given)
-    counts = Observation.of(tokens, "policy", label(tokens, Names()), first).sketches["context"].counts
+    tokens = TokenBatch.validated(**given)
+    counts = Observation.reduced(tokens, "policy", label(tokens, Names()), first).sketches["context"].counts
     return counts.reshape(len(ROWS), GROUPS, -1).sum(axis=(0, 2))
 
 
@@ -73,9 +73,9 @@ def claimed_and_true(order, told):
         scale = 0.1 * np.exp(0.4 * rng.normal(size=8))[prompt]
         given = {"logprobs": np.zeros((64, 30)), "old_logprobs": scale[:, None] * rng.normal(size=(64, 30))}
         given |= {"model_mask": np.ones((64, 30), bool)} | ({"prompt": prompt + 100 * len(logs)} if told else {})
-        tokens = TokenBatch.of(**given)
+        tokens = TokenBatch.validated(**given)
         window = PairWindow("policy", 1, burn_in=1, baseline=2)
-        window.push(Observation.of(tokens, "policy", label(tokens, Names())))
+        window.push(Observation.reduced(tokens, "policy", label(tokens, Names())))
         of = window.context["all"]
         logs.append(math.log(of.quantile(0.95)))
         claims.append(of.log_error(0.95))
@@ -102,8 +102,8 @@ def test_micro_batches_add_up_to_the_batch():
     model = rng.random((6, 10)) < 0.8
 
     def observed(rows):
-        tokens = TokenBatch.of(logprobs=new[rows], old_logprobs=old[rows], model_mask=model[rows])
-        return Observation.of(tokens, "policy", label(tokens, Names()), first_group=rows.start)
+        tokens = TokenBatch.validated(logprobs=new[rows], old_logprobs=old[rows], model_mask=model[rows])
+        return Observation.reduced(tokens, "policy", label(tokens, Names()), first_group=rows.start)
 
     whole, parts = observed(slice(0, 6)), observed(slice(0, 2)) + observed(slice(2, 6))
     for dimension, one in whole.sketches.items():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.stats.weights import StretchSums, WeightSums
+from tracker_diag.stats.weights import WeightSums, stretch_sums, sums_by_row
 from tracker_diag.tensors.batch import LOGPROBS, TokenBatch
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.parts import observations, parts
@@ -50,28 +50,28 @@ def tensors(seed):
 @pytest.mark.slow
 @given(st.integers(0, 10**6), st.sampled_from([WHOLE, 200, 50, 1]))
 def test_parts_come_to_the_whole(seed, most):
-    batch, names, expected_names = TokenBatch.of(**tensors(seed)), Names(), Names()
+    batch, names, expected_names = TokenBatch.validated(**tensors(seed)), Names(), Names()
     found = observations(batch, names, seed, most)
     labels = label(batch, expected_names)
     assert names.rows == expected_names.rows
     assert found.keys() == {*batch.pairs}
     for pair, one in found.items():
-        expected = Observation.of(batch, pair, labels, seed)
+        expected = Observation.reduced(batch, pair, labels, seed)
         assert [*one.sketches] == [*expected.sketches]
         for dimension, counted in expected.sketches.items():
             np.testing.assert_array_equal(one.sketches[dimension].counts, counted.counts)
             np.testing.assert_array_equal(one.sketches[dimension].nonfinite, counted.nonfinite)
-        tokens, sequences, applied, lengths = one.floats()
+        tokens, sequences, reached, lengths = one.sums
         np.testing.assert_allclose(tokens, expected.tokens.array(), rtol=1e-11, atol=1e-11)
         np.testing.assert_allclose(sequences, expected.sequences.array(), rtol=1e-11, atol=1e-11)
-        np.testing.assert_allclose(applied, expected.applied, rtol=1e-11)
+        np.testing.assert_allclose(reached, expected.reached, rtol=1e-11)
         np.testing.assert_allclose(lengths, expected.lengths, rtol=1e-9)
 
 
 @pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(1, 300))
 def test_parts_hold_each_model_token_once(seed, most):
-    batch = TokenBatch.of(**tensors(seed))
+    batch = TokenBatch.validated(**tensors(seed))
     found = list(parts(batch, most))
     np.testing.assert_array_equal(np.concatenate([one.at for one in found]), np.flatnonzero(batch.model_mask))
     for one in found:
@@ -87,10 +87,10 @@ def test_sums_of_stretches_are_those_of_weights(seed, scale, from_numerator):
     r = rng.normal(0, scale, rng.integers(1, 2000))
     starts = np.append(0, 1 + np.flatnonzero(rng.random(len(r) - 1) < 0.05))
     row = rng.integers(0, 3, len(starts))
-    summed = StretchSums.of(r, starts, from_numerator=from_numerator)
+    summed = stretch_sums(r, starts, from_numerator=from_numerator)
     member = np.repeat(row, np.diff(starts, append=len(r))) == np.arange(3)[:, None]
-    expected = WeightSums.of(r, member, from_numerator=from_numerator)
-    found = summed.by(row, 3)
+    expected = WeightSums.summed(r, member, from_numerator=from_numerator)
+    found = WeightSums.of_array(sums_by_row(summed, row, 3))
     np.testing.assert_allclose(found.array(), expected.array(), rtol=1e-10, atol=1e-12 * len(r))
     np.testing.assert_allclose(found.ess, expected.ess, rtol=1e-12)
     np.testing.assert_allclose(found.k3, expected.k3, rtol=1e-9, atol=1e-18 * len(r))
@@ -98,7 +98,7 @@ def test_sums_of_stretches_are_those_of_weights(seed, scale, from_numerator):
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 700.0, -30.0])
 def test_what_needs_a_common_factor_is_not_summed_without(odd):
-    assert StretchSums.of(np.array([0.1, odd]), np.array([0]), from_numerator=False) is None
+    assert stretch_sums(np.array([0.1, odd]), np.array([0]), from_numerator=False) is None
 
 
 def test_what_is_masked_is_not_looked_at():
@@ -106,9 +106,13 @@ def test_what_is_masked_is_not_looked_at():
     rng = np.random.default_rng(0)
     model = np.arange(64) < rng.integers(5, 20, (50, 1))
     new, old = (-3 * rng.random((50, 64)) for _ in range(2))
-    clean = observations(TokenBatch.of(logprobs=new, old_logprobs=old, model_mask=model), Names(), 0, 256)["policy"]
+    clean = observations(TokenBatch.validated(logprobs=new, old_logprobs=old, model_mask=model), Names(), 0, 256)[
+        "policy"
+    ]
     new, old = np.where(model, new, np.nan), np.where(model, old, np.inf)
-    found = observations(TokenBatch.of(logprobs=new, old_logprobs=old, model_mask=model), Names(), 0, 256)["policy"]
+    found = observations(TokenBatch.validated(logprobs=new, old_logprobs=old, model_mask=model), Names(), 0, 256)[
+        "policy"
+    ]
     assert not found.nonfinite.any()
-    for one, expected in zip((*found.integers(), *found.floats()), (*clean.integers(), *clean.floats()), strict=True):
+    for one, expected in zip(found.arrays(), clean.arrays(), strict=True):
         np.testing.assert_array_equal(one, expected)

@@ -22,10 +22,9 @@ from hypothesis import strategies as st
 from tracker_diag import Monitor
 from tracker_diag.metrics.series import NAMED_ROWS, Rank
 from tracker_diag.tensors.batch import TokenBatch
-from tracker_diag.tensors.meeting import Merged
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.store import ThroughStore
+from tracker_diag.tensors.store import Merged, ThroughStore
 from tracker_diag.tensors.windows import PairWindow
 from tracker_diag.testing import CapturingTracker
 
@@ -55,9 +54,9 @@ def until(holds):
 
 
 def observed(step, rank, names, first_group):
-    tokens = TokenBatch.of(**worker.batch(step, rank))
+    tokens = TokenBatch.validated(**worker.batch(step, rank))
     labels = label(tokens, names)
-    return {pair: Observation.of(tokens, pair, labels, first_group) for pair in tokens.pairs}
+    return {pair: Observation.reduced(tokens, pair, labels, first_group) for pair in tokens.pairs}
 
 
 @pytest.mark.slow
@@ -117,9 +116,8 @@ def test_every_rank_decides_as_the_first_one_which_alone_hears_what_is_wrong(tmp
     assert not second["alone"]
     for one in (first, second):
         parted = mode == "decide_all_reduce"
-        assert [told.startswith("rank_errors: RuntimeError: the ranks part") for told in one["failures"]] == [
-            True
-        ] * parted
+        assert len(one["failures"]) == parted
+        assert all(failure.startswith("rank_errors: RuntimeError: the ranks part") for failure in one["failures"])
 
 
 @pytest.mark.nightly
@@ -254,7 +252,7 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
     assert not both.missing
     assert both.time_ratio == 4
     assert both.observed["policy"].tokens.n.sum() == sum(
-        TokenBatch.of(**worker.batch(step, rank)).model_mask.sum() for step, rank in ((1, 0), (0, 1), (1, 1))
+        TokenBatch.validated(**worker.batch(step, rank)).model_mask.sum() for step, rank in ((1, 0), (0, 1), (1, 1))
     )
     assert not take(2).missing  # it is ahead, not silent
     send(6)
@@ -293,7 +291,7 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
 
 
 def tokens_of(step):
-    return TokenBatch.of(**worker.batch(step, 0)).model_mask.sum()
+    return TokenBatch.validated(**worker.batch(step, 0)).model_mask.sum()
 
 
 @pytest.mark.slow
@@ -313,7 +311,7 @@ def test_what_comes_after_the_last_step_is_of_it_and_nobody_is_waited_for():
     assert (summary.steps, summary.last_step) == (1, 0)
     (row,) = (row for row in report(monitor) if (row["pair"], row["slice"]) == ("policy", "all"))
     assert row["count"] == sum(
-        TokenBatch.of(**worker.batch(step, rank)).model_mask.sum() for step, rank in ((0, 0), (0, 1), (4, 1))
+        TokenBatch.validated(**worker.batch(step, rank)).model_mask.sum() for step, rank in ((0, 0), (0, 1), (4, 1))
     )
     text_only = next(row for row in report(monitor) if (row["pair"], row["slice"]) == ("policy", "text_only"))
     assert seen.scalars(0)["diag/policy/text_only/count"] == text_only["count"]
@@ -373,8 +371,8 @@ def test_renaming_loses_no_count(used, random):
     for name in random.sample(sorted(set(used)), len(set(used))):
         agreed.row("tool", name)
     zero, model = np.zeros((1, len(used)), np.float32), np.ones((1, len(used)), bool)
-    tokens = TokenBatch.of(logprobs=zero, old_logprobs=zero + 0.1, model_mask=model, tool=[used])
-    one = Observation.of(tokens, "policy", label(tokens, mine))
+    tokens = TokenBatch.validated(logprobs=zero, old_logprobs=zero + 0.1, model_mask=model, tool=[used])
+    one = Observation.reduced(tokens, "policy", label(tokens, mine))
     moved = one.renamed(mine, agreed).sketches["tool"].counts.sum(axis=(1, 2))
     assert moved.sum() == len(used)
     known = agreed.rows["tool"]

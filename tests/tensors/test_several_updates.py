@@ -60,11 +60,6 @@ def test_a_tail_is_found_with_four_updates(growth):
     assert summary.first_break.rule.id == "POL001"
 
 
-@pytest.mark.nightly
-def test_several_updates_alone_are_no_alarm():
-    assert not [one for one in fired([0.0, 0.05, 0.08, 0.11], 1.0, steps=100)[1].findings if one.fired is not None]
-
-
 def test_a_step_without_signal_is_in_no_window_and_is_not_logged():
     rng, backend = np.random.default_rng(4), CapturingTracker()
     monitor = Monitor([backend], source="test")

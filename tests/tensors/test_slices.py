@@ -18,7 +18,7 @@ def labels(response, model, after_tool=None):
     response, model = np.array(response, bool), np.array(model, bool)
     given = {} if after_tool is None else {"after_tool": np.array(after_tool, bool)}
     zero = np.zeros(model.shape, np.float32)
-    batch = TokenBatch.of(logprobs=zero, old_logprobs=zero, response_mask=response, model_mask=model, **given)
+    batch = TokenBatch.validated(logprobs=zero, old_logprobs=zero, response_mask=response, model_mask=model, **given)
     return label_context(batch).reshape(model.shape).tolist()
 
 
@@ -35,7 +35,7 @@ def test_a_turn_whose_prompt_ends_with_a_tool_result_is_after_it_from_its_first_
     response = model | np.array([[0] * 5, [0] * 5, [0, 0, 1, 0, 0]], bool)
     zero = np.zeros(model.shape, np.float32)
     given = {"logprobs": zero, "old_logprobs": zero, "model_mask": model, "response_mask": response}
-    batch = TokenBatch.of(**given, begins_after_tool=[False, True, False])
+    batch = TokenBatch.validated(**given, begins_after_tool=[False, True, False])
     rows = label(batch, Names())
     context, since = (rows[name].reshape(model.shape).tolist() for name in ("context", "after_tool_k"))
     assert context[0] == [OUT, TEXT, TEXT, OUT, OUT]
@@ -44,7 +44,7 @@ def test_a_turn_whose_prompt_ends_with_a_tool_result_is_after_it_from_its_first_
     assert (since[1], since[2]) == ([2, 2, 0, 0, 2], [2, 2, 2, 0, 0])
     assert "turn" not in rows  # which one a row is, nobody has said
     ragged = {name: [row[:4] for row in of] for name, of in given.items()}
-    packed = TokenBatch.of(**ragged, begins_after_tool=[False, True, False])
+    packed = TokenBatch.validated(**ragged, begins_after_tool=[False, True, False])
     assert label_context(packed).reshape(3, 4).tolist() == [row[:4] for row in context]
 
 
@@ -57,7 +57,7 @@ def test_a_tool_result_counts_only_in_its_own_sequence():
 def test_without_a_response_mask_the_leading_gap_is_the_prompt():
     zero = np.zeros((1, 6), np.float32)
     model = np.array([[0, 0, 1, 0, 1, 0]], bool)
-    batch = TokenBatch.of(logprobs=zero, old_logprobs=zero, model_mask=model)
+    batch = TokenBatch.validated(logprobs=zero, old_logprobs=zero, model_mask=model)
     assert label_context(batch).tolist() == [OUT, OUT, TEXT, OUT, POST, OUT]
 
 
@@ -97,7 +97,7 @@ def batch_of(text, **more):
     """One sequence: m model, t tool, p prompt, . padding."""
     zero = np.zeros((1, len(text)), np.float32)
     response, model = (np.array([[c in kinds for c in text]]) for kinds in ("mt", "m"))
-    return TokenBatch.of(logprobs=zero, old_logprobs=zero, response_mask=response, model_mask=model, **more)
+    return TokenBatch.validated(logprobs=zero, old_logprobs=zero, response_mask=response, model_mask=model, **more)
 
 
 def test_turns_are_counted_in_runs_of_tool_tokens():
@@ -120,7 +120,7 @@ def test_the_first_tokens_after_a_result_are_apart_from_later_ones():
 
 def test_what_is_given_of_each_token_or_sequence_labels_it():
     zero, model = np.zeros((2, 3), np.float32), np.ones((2, 3), bool)
-    batch = TokenBatch.of(
+    batch = TokenBatch.validated(
         logprobs=zero, old_logprobs=zero, model_mask=model,
         tool=[["", "search", "search"], [None, "python", "search"]],
         env=["math", "web"],
@@ -142,7 +142,7 @@ def test_what_is_given_of_each_token_or_sequence_labels_it():
 
 def test_codes_go_by_their_names_and_unknown_ones_to_other():
     zero, model = np.zeros((1, 4), np.float32), np.ones((1, 4), bool)
-    batch = TokenBatch.of(
+    batch = TokenBatch.validated(
         logprobs=zero, old_logprobs=zero, model_mask=model,
         tool=np.array([[-1, 0, 1, 5]]), tool_names=("search", "a/b=c"),
     )  # fmt: skip
@@ -177,7 +177,7 @@ def test_packed_and_padded_sequences_are_labelled_alike(texts):
     ids = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     flat = "".join(texts)
     zero, model = np.zeros(len(flat), np.float32), np.array([c == "m" for c in flat])
-    packed = TokenBatch.of(
+    packed = TokenBatch.validated(
         logprobs=zero, old_logprobs=zero, model_mask=model, response_mask=np.ones(len(flat), bool), sequence_ids=ids
     )
     one, other = label(packed, Names()), label(padded, Names())
@@ -189,4 +189,4 @@ def batch_from(texts, width):
     cells = [list(text.ljust(width, ".")) for text in texts]
     zero = np.zeros((len(texts), width), np.float32)
     response, model = (np.array([[c in kinds for c in row] for row in cells]) for kinds in ("mt", "m"))
-    return TokenBatch.of(logprobs=zero, old_logprobs=zero, response_mask=response, model_mask=model)
+    return TokenBatch.validated(logprobs=zero, old_logprobs=zero, response_mask=response, model_mask=model)

@@ -13,7 +13,8 @@ from tracker_diag.metrics.statistics import slice_statistics
 from tracker_diag.stats import arrays
 from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.stats.weights import WeightSums
-from tracker_diag.tensors import batch, labels
+from tracker_diag.tensors import batch
+from tracker_diag.tensors import given as given_module
 from tracker_diag.tensors.arrival import Arrival
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.observation import Observation
@@ -25,8 +26,8 @@ tensors, same, NoWaiting = OBSERVATIONS["tensors"], OBSERVATIONS["same"], OBSERV
 
 
 def observation(rng, **options):
-    tokens = TokenBatch.of(**tensors(rng, **options))
-    return Observation.of(tokens, "policy", label(tokens, Names())), tokens
+    tokens = TokenBatch.validated(**tensors(rng, **options))
+    return Observation.reduced(tokens, "policy", label(tokens, Names())), tokens
 
 
 @pytest.mark.nightly
@@ -177,10 +178,10 @@ def test_a_dimension_is_sliced_by_its_names():
     rng = np.random.default_rng(6)
     given, names = tensors(rng, size=40, width=30), Names()
     tools = rng.choice(["", "search", "python"], (40, 30))
-    tokens = TokenBatch.of(**given, tool=tools)
+    tokens = TokenBatch.validated(**given, tool=tools)
     window = PairWindow("policy", 2, burn_in=0, baseline=2)
     for _ in range(5):
-        window.push(Observation.of(tokens, "policy", label(tokens, names)))
+        window.push(Observation.reduced(tokens, "policy", label(tokens, names)))
     found = window.slices(names)
     r = tokens.log_ratio("policy").reshape(40, 30)
     member = given["model_mask"] & (tools == "search")
@@ -188,7 +189,7 @@ def test_a_dimension_is_sliced_by_its_names():
     assert of["count"].value == 2 * member.sum()
     assert of["p95"].value == pytest.approx(np.quantile(abs(r[member]), 0.95), rel=0.02)
     assert of["k1"].value == pytest.approx(-r[member].mean(), abs=1e-4)
-    assert of["ess"].value == pytest.approx(WeightSums.of(r[member]).ess, rel=1e-3)
+    assert of["ess"].value == pytest.approx(WeightSums.summed(r[member]).ess, rel=1e-3)
     assert "tool:other" not in found
 
 
@@ -214,7 +215,7 @@ def test_a_restored_window_goes_on_as_the_unbroken_one(before, after):
 @pytest.fixture
 def devices_path(monkeypatch):
     """Torch tensors are taken for those of a device, so that they go its way; on the host, where we can look."""
-    for module in (arrays, batch, labels):
+    for module in (arrays, batch, given_module):
         monkeypatch.setattr(module, "on_device", lambda value: hasattr(value, "detach"))
 
 
@@ -238,19 +239,17 @@ def test_the_devices_path_gives_the_same_and_never_waits(devices_path, packed, d
     given = {
         name: value.float().numpy() if value.is_floating_point() else value.numpy() for name, value in device.items()
     }
-    on_host = TokenBatch.of(**given, tool_names=("a", "b"))
-    expected = Observation.of(on_host, "policy", label(on_host, Names()), 5)
+    on_host = TokenBatch.validated(**given, tool_names=("a", "b"))
+    expected = Observation.reduced(on_host, "policy", label(on_host, Names()), 5)
     with NoWaiting():
-        tokens = TokenBatch.of(**device, tool_names=("a", "b"), check=False)
-        observed = Observation.of(tokens, "policy", label(tokens, Names()), 5)
+        tokens = TokenBatch.validated(**device, tool_names=("a", "b"), check=False)
+        observed = Observation.reduced(tokens, "policy", label(tokens, Names()), 5)
         both = observed + observed
     found = Arrival({"policy": both}).wait()["policy"]
     whole = expected + expected
     assert found.sketches.keys() == whole.sketches.keys()
-    for one, other in zip(found.integers(), whole.integers(), strict=True):
-        np.testing.assert_array_equal(one, other)
-    for one, other in zip(found.floats(), whole.floats(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9)
+    for one, other in zip(found.arrays(), whole.arrays(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0 if one.dtype.kind == "i" else 1e-6, atol=1e-9)
 
 
 def test_waiting_would_be_noticed():

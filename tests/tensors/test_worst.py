@@ -14,7 +14,8 @@ from tracker_diag.stats import arrays
 from tracker_diag.stats.histogram import sketch
 from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.tensors import batch as batch_module
-from tracker_diag.tensors import labels, worst
+from tracker_diag.tensors import given as given_module
+from tracker_diag.tensors import worst
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.worst import BEFORE, MOST, WIDTH, Place, WorstTokens, beyond, tail_mass
@@ -42,7 +43,7 @@ def look(given, places, limit=0.2, names=None):
     looked, names = WorstTokens(), names or Names()
     looked.look_at(dict.fromkeys(places, limit))
     for one in given if isinstance(given, list) else [given]:
-        batch = TokenBatch.of(**one)
+        batch = TokenBatch.validated(**one)
         looked.observe(batch, label(batch, names), names)
     return looked.taken(names)
 
@@ -167,7 +168,7 @@ def test_nothing_is_done_where_nothing_is_asked(rng, monkeypatch):
 
 
 def test_what_was_taken_is_forgotten(rng):
-    looked, batch = WorstTokens(), TokenBatch.of(**tensors(rng))
+    looked, batch = WorstTokens(), TokenBatch.validated(**tensors(rng))
     looked.look_at({POST: 0.2})
     looked.observe(batch, label(batch, Names()), Names())
     assert looked.taken(Names()).keys() == {POST}
@@ -177,7 +178,7 @@ def test_what_was_taken_is_forgotten(rng):
 @pytest.mark.parametrize("as_packed", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_devices_path_finds_the_same_and_never_waits(rng, monkeypatch, as_packed, dtype):
-    for module in (arrays, batch_module, labels, worst):
+    for module in (arrays, batch_module, given_module, worst):
         monkeypatch.setattr(module, "on_device", lambda value: hasattr(value, "detach"))
     given = tensors(rng) | {"tool": rng.integers(-1, 2, (20, 60))}
     if as_packed:
@@ -191,7 +192,7 @@ def test_the_devices_path_finds_the_same_and_never_waits(rng, monkeypatch, as_pa
     looked.look_at(places)
     with NoWaiting():
         for _ in range(2):
-            batch = TokenBatch.of(**device, check=False)
+            batch = TokenBatch.validated(**device, check=False)
             looked.observe(batch, label(batch, names), names)
     found, expected = looked.taken(names), look([host, host], places)
     assert found.keys() == expected.keys() == places.keys()
@@ -221,12 +222,12 @@ def test_ids_of_any_integer_type_and_size_are_kept_as_far_as_they_can_be(rng, id
 )
 def test_ids_that_do_not_fit_are_refused(rng, ids, message):
     with pytest.raises(BatchError, match=message):
-        TokenBatch.of(**tensors(rng) | {"token_ids": ids})
+        TokenBatch.validated(**tensors(rng) | {"token_ids": ids})
 
 
 def test_ids_may_be_ragged_lists_like_the_rest():
     given = {"logprobs": [[-1.0, -2.0], [-1.0]], "old_logprobs": [[-1.5, -2.0], [-1.0]], "model_mask": [[1, 1], [1]]}
-    batch = TokenBatch.of(**given, token_ids=[[5, 6], [7]])
+    batch = TokenBatch.validated(**given, token_ids=[[5, 6], [7]])
     np.testing.assert_array_equal(batch.token_ids, [5, 6, 7])
 
 

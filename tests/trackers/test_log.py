@@ -11,7 +11,7 @@ import pytest
 
 from tracker_diag import Monitor
 from tracker_diag.rules.loader import catalog
-from tracker_diag.tensors.meeting import Merged
+from tracker_diag.tensors.store import Merged
 from tracker_diag.testing import CapturingTracker, example_batch
 from tracker_diag.trackers.files.write import JsonlTracker
 

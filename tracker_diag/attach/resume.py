@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tracker_diag.errors import DiagError
 from tracker_diag.guards.checkpoints import Checkpoint, changed, of_state
+from tracker_diag.health import private
 
 FILE = "diag-resume.json"
 """What is to be resumed, until a launcher has taken it."""
@@ -39,7 +40,8 @@ class Resume:
 def leave(checkpoint: Checkpoint, why: str) -> None:
     """Leave word in the folder that `checkpoint` is in."""
     folder = Path(checkpoint.path).parent
-    _write(folder / FILE, {"checkpoint": asdict(checkpoint), "why": why, "times": _times(folder) + 1})
+    left = {"checkpoint": asdict(checkpoint), "why": why, "times": _times(folder) + 1}
+    private(folder / FILE, json.dumps(left, indent=1))
 
 
 def resume_from(folder: str | Path, *, most: int = 2) -> Resume | None:
@@ -77,10 +79,3 @@ def _times(folder: Path) -> int:
     """How often training in this folder was resumed."""
     taken = folder / TAKEN
     return int(json.loads(taken.read_text())["times"]) if taken.exists() else 0
-
-
-def _write(file: Path, content: object) -> None:
-    """Whole or not at all."""
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(content, indent=1))
-    part.replace(file)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.attach.kit import of_release, resume
+from tracker_diag.health import private
 from tracker_diag.monitor.monitor import Monitor
 
 UNSAVED = "the state of the diagnostics is not in its checkpoints, and a resumed run begins anew"
@@ -72,21 +73,13 @@ class Saved:
         return False
 
     def _write(self, folder: Path) -> None:
-        write(folder, self._rank, of_release(self._monitor.state_dict(), self._framework))
+        state = of_release(self._monitor.state_dict(), self._framework)
+        private(file_of(folder, self._rank), json.dumps(state))  # another node has its own disk, perhaps
 
 
 def file_of(folder: str | Path, rank: int) -> Path:
     """The file with the state of one process."""
     return Path(folder) / f"tracker_diag_{rank}.json"
-
-
-def write(folder: str | Path, rank: int, state: dict[str, Any]) -> None:
-    """Write the state of one process, whole or not at all."""
-    file = file_of(folder, rank)
-    file.parent.mkdir(parents=True, exist_ok=True)  # another node has its own disk, perhaps
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(state), encoding="utf-8")
-    part.replace(file)
 
 
 def read(folder: str | Path, rank: int) -> dict[str, Any] | None:

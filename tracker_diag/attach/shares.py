@@ -7,7 +7,7 @@ one; a rank that has died is told as missing.
 """
 
 from tracker_diag.monitor.monitor import Monitor
-from tracker_diag.tensors.meeting import default_store
+from tracker_diag.tensors.ranks import default_store
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.store import ThroughStore
 

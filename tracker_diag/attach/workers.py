@@ -18,22 +18,19 @@ import threading
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tracker_diag.attach.kit import unless_changed
 from tracker_diag.attach.mailbox import MAILBOX, Post, messages, opened
-from tracker_diag.errors import BatchError, of_a_handler
+from tracker_diag.errors import BatchError
 from tracker_diag.health import Health
-from tracker_diag.hooks import when_imported
+from tracker_diag.hooks import Unlocked, when_imported
 from tracker_diag.metrics.series import Pair, Rank
-from tracker_diag.stats.arrays import on_device
 from tracker_diag.tensors.arrival import Arrival
 from tracker_diag.tensors.batch import TokenBatch
-from tracker_diag.tensors.observation import Observation
+from tracker_diag.tensors.observation import Observation, add_observations, packed, renamed, unpacked
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.step import add_observation, packed, unpacked
 from tracker_diag.tensors.worker import Writer
 
 if TYPE_CHECKING:
@@ -62,10 +59,11 @@ class Message(TypedDict):
     """By what was raised, since the last message."""
 
 
-class Recorder:
+class Recorder(Unlocked):
     """In a worker: takes in the tensors of each loss, and sends what they come to once an update.
 
-    Nothing is raised. Tensors on a device stay there, and no call waits for it.
+    Nothing is raised: under `guard` a failure is counted, and told to the monitor with the next update. Tensors on a
+    device stay there, and no call waits for it.
 
     Args:
         rank, world: this process and how many there are; by default those of `torch.distributed`.
@@ -75,6 +73,7 @@ class Recorder:
     def __init__(
         self, rank: int | None = None, world: int | None = None, send: Callable[[bytes], object] | None = None
     ) -> None:
+        super().__init__(self._count)
         self._given, self._post = (rank, world), send or Post()
         self._placed = False
         self._health, self._names = Health(), Names()
@@ -109,25 +108,17 @@ class Recorder:
             given: Any = {name: value for name, value in tensors.items() if value is not None}
             rank, world = self._place()
             try:
-                batch = TokenBatch.of(check=False, **given)
+                batch = TokenBatch.validated(check=False, **given)
             except BatchError as error:
                 if error.masked:  # no token of this rank's is trained on
                     return
                 raise
             labels = label(batch, self._names)
             into = self._parts[min(self._updates, 1)]
-            for pair in batch.pairs:  # one process that observes all of them in turn has the same groups
-                group = 1 + rank + world * self._batches
-                add_observation(into, pair, Observation.of(batch, pair, labels, group, clip))
+            group = 1 + rank + world * self._batches  # those of one process that observes all of them in turn
+            observed = {pair: Observation.reduced(batch, pair, labels, group, clip) for pair in batch.pairs}
+            add_observations(into, observed)
             self._batches += 1
-
-    @contextmanager
-    def guard(self, kind: str) -> Generator[None, None, None]:
-        """Count what is raised inside, tell it to the monitor with the next update, and go on."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001  # as in `observe`
-            self._failed(error)
 
     @property
     def rank(self) -> int:
@@ -171,7 +162,7 @@ class Recorder:
         if not only:
             return
         with self.guard("integration_errors"):
-            coming = [_coming(part) for part in (first, rest)]
+            coming = [Arrival(part) for part in (first, rest)]  # copies begin now, and end without anyone's waiting
             names, failures = self._names.state_dict(), dict(self._failures)
             self._failures.clear()
             rank, world = self._place()
@@ -179,7 +170,7 @@ class Recorder:
             host, process = socket.gethostname(), self._process
 
             def write() -> None:
-                parts = [packed(dict(arrived())) for arrived in coming]
+                parts = [packed(arrival.wait()) for arrival in coming]
                 message: Message = {
                     "process": process, "sent": sent, "rank": rank, "host": host, "world": world, "names": names,
                     "first": parts[0], "rest": parts[1], "failures": failures,
@@ -189,7 +180,7 @@ class Recorder:
             if self._writer is None:  # in the process that sends: threads do not survive a fork
                 self._writer = Writer(f"{MAILBOX}-{os.getpid()}", UNSENT)
             for error in self._writer.errors():
-                self._failed(error)
+                self._count("integration_errors", error)
             self._writer.put(write, droppable=True)
 
     def close(self, seconds: float = 5.0) -> None:
@@ -207,11 +198,9 @@ class Recorder:
             rank, world = self._given = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
         return rank, world
 
-    def _failed(self, error: Exception) -> None:
-        if of_a_handler(error):
-            raise error
+    def _count(self, kind: str, error: Exception) -> None:
         self._failures[f"{type(error).__name__}: {error}"[:200]] += 1
-        self._health.record("integration_errors", error)
+        self._health.record(kind, error)
 
 
 def _unless_changed(name: str, tested: str, put: Callable[[Any], object]) -> Callable[[Any], None]:
@@ -220,11 +209,6 @@ def _unless_changed(name: str, tested: str, put: Callable[[Any], object]) -> Cal
             put(module)
 
     return on_import
-
-
-def _coming(part: dict[Pair, Observation]) -> Callable[[], Mapping[Pair, Observation]]:
-    """What gives `part` in numpy arrays; of a device its copy begins now, and ends without anyone's waiting."""
-    return Arrival(part).wait if any(on_device(one.tokens.first) for one in part.values()) else lambda: part
 
 
 class Workers:
@@ -248,15 +232,15 @@ class Workers:
         self._lock = threading.Lock()
         self._come: list[Message] = []
         self._silent: dict[Rank, int] = {}
-        self._next: dict[tuple[str, int], int] = {}
-        """How many messages each process has sent, as far as we know."""
+        self._next: dict[int, tuple[str, int]] = {}
+        """By rank its process, and how many messages that has sent, as far as we know."""
 
     def receive(self, message: bytes) -> None:
         """Keep what a worker sent for the next step; in any thread."""
-        found: Message = json.loads(zlib.decompress(message))
-        if found["rank"] % self._every == 0:
+        received: Message = json.loads(zlib.decompress(message))
+        if received["rank"] % self._every == 0:
             with self._lock:
-                self._come.append(found)
+                self._come.append(received)
 
     def take_in(self) -> None:
         """Give the monitor all that has come, as a part of the step that is logged next. Waits for nobody."""
@@ -264,43 +248,38 @@ class Workers:
             come, self._come = self._come, []
         if not come:
             return
-        lost, several = 0, Counter(one["process"] for one in come)
-        earliest = {one["process"]: one["sent"] for one in sorted(come, key=lambda one: -one["sent"])}
+        lost, several = 0, Counter(message["process"] for message in come)
+        earliest = {message["process"]: message["sent"] for message in sorted(come, key=lambda sent: -sent["sent"])}
         observed, names = dict[Pair, Observation](), Names()
-        for one in sorted(come, key=lambda one: (one["rank"], one["process"], one["sent"])):
+        for message in sorted(come, key=lambda message: (message["rank"], message["process"], message["sent"])):
             with self._monitor.guard("rank_errors"):
-                lost += self._lost(one)
-                for what, times in one["failures"].items():
-                    failed = RuntimeError(f"rank {one['rank']} on {one['host']}: {what} ({times} times)")
+                lost += self._lost(message)
+                for what, times in message["failures"].items():
+                    failed = RuntimeError(f"rank {message['rank']} on {message['host']}: {what} ({times} times)")
                     self._monitor.record("rank_errors", failed)
-                theirs, parts = Names.of_state(one["names"]), self._counted(one)
-                first = one["sent"] == earliest[one["process"]]
-                if self._each and self._fresh and first and several[one["process"]] > 1:
+                theirs, parts = Names.of_state(message["names"]), self._counted(message)
+                first = message["sent"] == earliest[message["process"]]
+                if self._each and self._fresh and first and several[message["process"]] > 1:
                     continue
-                for pair, part in parts.items():
-                    add_observation(observed, pair, part.renamed(theirs, names))
+                add_observations(observed, renamed(parts, theirs, names))
         self._monitor.observe_parts(observed, names, missing=self._missing(come), lost=lost)
 
     def _counted(self, message: Message) -> dict[Pair, Observation]:
         first, rest = unpacked(message["first"]), unpacked(message["rest"])
         counted = rest if self._fresh and rest else first
         if counted is first:
-            for pair, one in rest.items():
-                add_observation(counted, pair, one)
-        return counted if self._gaps else {pair: one.without_context() for pair, one in counted.items()}
+            add_observations(counted, rest)
+        return counted if self._gaps else {pair: observation.without_context() for pair, observation in counted.items()}
 
     def _lost(self, message: Message) -> int:
-        key = message["process"], message["rank"]
-        known = {one for one in self._next if one[1] == message["rank"]}
-        lost = message["sent"] - self._next.get(key, 0 if known else message["sent"])
-        for old in known - {key}:  # it was started anew
-            del self._next[old]
-        self._next[key] = message["sent"] + 1
-        return max(lost, 0)
+        rank, process, sent = message["rank"], message["process"], message["sent"]
+        known, due = self._next.get(rank, (process, sent))
+        self._next[rank] = process, sent + 1
+        return max(sent - (due if process == known else 0), 0)  # else it was started anew
 
     def _missing(self, come: list[Message]) -> dict[Rank, int]:
         """Updates since each rank was last heard of, of those that were heard of once and are not now."""
-        heard = {Rank(one["rank"], one["host"]) for one in come}
+        heard = {Rank(message["rank"], message["host"]) for message in come}
         numbers = {rank.number for rank in heard}
         self._silent = {rank: n + 1 for rank, n in self._silent.items() if rank.number not in numbers}
         self._silent |= dict.fromkeys(heard, 0)

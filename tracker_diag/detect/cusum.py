@@ -2,8 +2,7 @@
 
 Charts on single steps alarm on the autocorrelated noise of training curves; this one looks at means
 over blocks, and takes the noise of a block from the baseline, never below what its autocorrelation
-implies. Settings are those for short runs: tests/benchmarks/alerts.py simulates an own-and-relative pair of them,
-and docs/performance.md has its false alarms and delays.
+implies. Settings are those for short runs; docs/alerts.md has the false alarms and delays of the rules on them.
 """
 
 import math

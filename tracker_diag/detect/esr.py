@@ -4,7 +4,7 @@ An e-detector alarmed at level c waits c blocks on average for a false alarm, wi
 independence (Shin, Ramdas, Rinaldo, arXiv 2203.03532), provided that a block exceeds the largest block of
 the baseline no more often than is assumed; that share carries the error of a baseline of few blocks.
 
-In simulation (tests/benchmarks/alerts.py: noise of log p95 0.10, AR(.9)) an own-and-relative pair never alarmed
+In simulation (noise of log p95 0.10, AR(.9)) an own-and-relative pair never alarmed
 falsely, in 1M steps each of normal noise, heavy tails, a common random walk and a common step. It found ×2 over
 500 steps after 310 (median), ×2 over 2,000 after 930, ×2 at once after 60, ×4 after 20.
 """

@@ -62,21 +62,8 @@ class Checkpoint:
         return asdict(self) | {"incidents": list(self.incidents)}
 
 
-@dataclass(frozen=True)
-class Content:
-    """The files of a checkpoint."""
-
-    manifest: Mapping[str, tuple[int, str]]
-    """Size and SHA-256 of each file, by its name below the checkpoint."""
-
-    @property
-    def size(self) -> int:
-        return sum(size for size, _ in self.manifest.values())
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 over names, sizes and hashes."""
-        return hashlib.sha256(json.dumps(sorted(self.manifest.items())).encode()).hexdigest()
+Manifest: TypeAlias = Mapping[str, tuple[int, str]]
+"""Size and SHA-256 of each file of a checkpoint, by its name below it."""
 
 
 class Register:
@@ -85,7 +72,7 @@ class Register:
     def __init__(self) -> None:
         self._kept: dict[int, Checkpoint] = {}
         """Those without a digest are being read for the first time."""
-        self._underway: dict[int, Future[Content]] = {}
+        self._underway: dict[int, Future[Manifest]] = {}
         self._check: tuple[Checkpoint, Future[None]] | None = None
         """The one that is being read again."""
         self._failed: list[BaseException] = []
@@ -96,7 +83,7 @@ class Register:
         """Register what is at `path`; one of the same path or step is replaced, as its files are."""
         new = Checkpoint(str(path.absolute()), step, tuple(incidents))
         self._take_in()
-        for at in [at for at, one in self._kept.items() if one.path == new.path or at == step]:
+        for at in [at for at, checkpoint in self._kept.items() if checkpoint.path == new.path or at == step]:
             del self._kept[at]
             self._underway.pop(at, None)
         self._kept[step] = new
@@ -106,9 +93,9 @@ class Register:
 
     def taint(self, onset: int, incident: str) -> None:
         """What was saved since `onset` is not clean, as is known only now."""
-        for at, one in self._kept.items():
-            if at >= onset and one.clean:
-                self._kept[at] = replace(one, incidents=(incident,))
+        for at, checkpoint in self._kept.items():
+            if at >= onset and checkpoint.clean:
+                self._kept[at] = replace(checkpoint, incidents=(incident,))
                 self.changed = True
 
     def errors(self) -> list[BaseException]:
@@ -155,8 +142,8 @@ class Register:
         self.changed = bool(self._underway)
         columns = ("step", "path", "clean", "incidents", "files", "bytes", "digest")
         rows = tuple(
-            (at, one.path, "yes" if one.clean else "no", ", ".join(one.incidents), one.files, one.size, one.digest)
-            for at, one in self._kept.items()
+            (at, kept.path, ("no", "yes")[kept.clean], ", ".join(kept.incidents), kept.files, kept.size, kept.digest)
+            for at, kept in self._kept.items()
         )
         return Table(CHECKPOINTS, columns, rows)
 
@@ -169,7 +156,7 @@ class Register:
         return [checkpoint.state_dict() for checkpoint in self._kept.values() if checkpoint.digest]
 
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
-        self._kept = {one["step"]: of_state(one) for one in state}
+        self._kept = {saved["step"]: of_state(saved) for saved in state}
         self._underway, self._check, self.changed = {}, None, bool(self._kept)
 
     def _take_in(self, seconds: float = 0.0) -> None:
@@ -178,9 +165,9 @@ class Register:
         for at in [at for at, reading in self._underway.items() if reading in done]:
             reading = self._underway.pop(at)
             if (error := reading.exception()) is None:
-                content = reading.result()
-                changes: dict[str, Any] = {"files": len(content.manifest), "size": content.size}
-                self._kept[at] = replace(self._kept[at], **changes, digest=content.digest)
+                files = reading.result()
+                size = sum(size for size, _ in files.values())
+                self._kept[at] = replace(self._kept[at], files=len(files), size=size, digest=digest_of(files))
             else:
                 del self._kept[at]
                 self._failed.append(error)
@@ -192,7 +179,7 @@ def of_state(state: Mapping[str, Any]) -> Checkpoint:
     return Checkpoint(**kept)
 
 
-def prove(root: Path) -> Content:
+def prove(root: Path) -> Manifest:
     """Read what is at `root`, a file or a folder, and write its manifest.
 
     Raises:
@@ -202,20 +189,20 @@ def prove(root: Path) -> Content:
     files = _files(root)
     if missing := lacking(root, files):
         raise DiagError(f"checkpoint {root}: {missing}; register it once it is whole")
-    content = read(root, [_name(root, file) for file in files])
-    if not content.size:
+    manifest = read(root, [_name(root, file) for file in files])
+    if not any(size for size, _ in manifest.values()):
         raise DiagError(f"checkpoint {root}: nothing there, expected a file or a folder with files")
     file = manifest_of(root)
     part = file.with_suffix(f".{get_ident()}.part")  # the same path may be registered again meanwhile
     with part.open("w", encoding="utf-8") as written:
-        json.dump({"version": 1, "files": content.manifest}, written)
+        json.dump({"version": 1, "files": manifest}, written)
         written.flush()
         os.fsync(written.fileno())
     part.replace(file)
-    return content
+    return manifest
 
 
-def read(root: Path, names: Sequence[str]) -> Content:
+def read(root: Path, names: Sequence[str]) -> Manifest:
     """The files of these names below `root`, or `root` itself, as they are now.
 
     Raises:
@@ -229,7 +216,12 @@ def read(root: Path, names: Sequence[str]) -> Content:
                 own.update(part)
                 size += len(part)
         manifest[name] = size, own.hexdigest()
-    return Content(manifest)
+    return manifest
+
+
+def digest_of(manifest: Manifest) -> str:
+    """SHA-256 over names, sizes and hashes."""
+    return hashlib.sha256(json.dumps(sorted(manifest.items())).encode()).hexdigest()
 
 
 def manifest_of(root: Path) -> Path:
@@ -250,7 +242,7 @@ def glance(checkpoint: Checkpoint) -> str:
         return f"{Path(error.filename).name} is gone"
     except (OSError, ValueError, LookupError, TypeError) as error:
         return f"its manifest cannot be read: {error}"
-    same = Content(listed).digest == checkpoint.digest
+    same = digest_of(listed) == checkpoint.digest
     return "" if same else "its manifest is not the one that was written when it was registered"
 
 
@@ -283,7 +275,7 @@ def _files(root: Path) -> list[Path]:
 
 def _same(checkpoint: Checkpoint) -> None:
     root = Path(checkpoint.path)
-    if read(root, [*_listed(root)]).digest != checkpoint.digest:
+    if digest_of(read(root, [*_listed(root)])) != checkpoint.digest:
         raise DiagError("its files are not what they were when it was registered")
 
 

@@ -51,7 +51,7 @@ def tool_weights(incident: Incident, last: Mapping[str, float], bounds: tuple[fl
     Args:
         last: the last value of each series.
     """
-    cells = [incident.cell, *(one.slice for one in incident.findings if one.state == "firing")]
+    cells = [incident.cell, *(finding.slice for finding in incident.findings if finding.state == "firing")]
     tools = dict.fromkeys(cell.partition(":")[2] for cell in cells if cell and cell.startswith("tool:"))
     weights: dict[str, float] = {}
     for tool in tools or {EVERY_TOOL: None}:
@@ -64,7 +64,7 @@ def tool_weights(incident: Incident, last: Mapping[str, float], bounds: tuple[fl
 def remembered(series: Mapping[SeriesKey, Scalar]) -> dict[str, float]:
     """Those of a step's series that the numbers above depend on."""
     return {
-        str(key): one.value
-        for key, one in series.items()
+        str(key): scalar.value
+        for key, scalar in series.items()
         if key in KL or key in ESS or key == "kl_coefficient" or str(key).partition(":")[0] == "tool_failure_rate"
     }

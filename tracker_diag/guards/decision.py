@@ -60,10 +60,10 @@ class Decision:
     def reasons(self) -> tuple[str, ...]:
         return tuple(order.why for order in self.orders)
 
-    def notices(self, step: int, said: Collection[str]) -> list[Notice]:
+    def notices(self, step: int, reasons: Collection[str]) -> list[Notice]:
         """What people are told of what is done at `step`, of those orders whose reasons are among `said`."""
-        done = [order for order in self.orders if not order.dry and order.why in said]
-        return [Notice(step, "warn", f"A guard acts: {one.do.replace('_', ' ')}", one.why) for one in done]
+        done = [order for order in self.orders if not order.dry and order.why in reasons]
+        return [Notice(step, "warn", f"A guard acts: {order.do.replace('_', ' ')}", order.why) for order in done]
 
     @property
     def dry(self) -> bool:
@@ -80,7 +80,7 @@ class Decision:
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "Decision":
         """The decision that `state_dict` was taken of."""
-        to, orders = state["rollback_to"], tuple(Order(**one) for one in state["orders"])
+        to, orders = state["rollback_to"], tuple(Order(**order) for order in state["orders"])
         kept: dict[str, Any] = {**state, "rollback_to": of_state(to) if to else None, "orders": orders}
         return cls(**kept)
 
@@ -104,11 +104,11 @@ def strength(do: Action) -> int:
 
 def smallest(weights: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """The smallest weight of each tool."""
-    found: dict[str, float] = {}
-    for one in weights:
-        for tool, weight in one.items():
-            found[tool] = min(weight, found.get(tool, weight))
-    return found
+    least: dict[str, float] = {}
+    for given in weights:
+        for tool, weight in given.items():
+            least[tool] = min(weight, least.get(tool, weight))
+    return least
 
 
 def overruled(do: Action, wanted: Collection[Action]) -> Action | None:
@@ -128,7 +128,7 @@ def decided(wishes: Sequence[Wish]) -> Decision:
     checkpoints = [wish.value for wish in acting if isinstance(wish.value, Checkpoint)]
     return Decision(
         stop="training" if "stop_training" in does else "update" if "stop_update" in does else None,
-        rollback_to=min(checkpoints, key=lambda one: one.step, default=None),
+        rollback_to=min(checkpoints, key=lambda checkpoint: checkpoint.step, default=None),
         skip_batch="skip_batch" in does,
         kl_coef=max((value for do, value in numbers if do == "kl_cap"), default=None),
         lr_factor=min((value for do, value in numbers if do == "scale_lr"), default=1.0),

@@ -12,9 +12,8 @@ from tracker_diag.guards import control
 from tracker_diag.guards.agreement import Agreement
 from tracker_diag.guards.checkpoints import Check, Register
 from tracker_diag.guards.decision import Decision, Order, Value, Wish, decided, overruled, smallest, strength
-from tracker_diag.guards.limits import Limits
 from tracker_diag.guards.listener import Listener, OnIncident
-from tracker_diag.guards.memory import Memory
+from tracker_diag.guards.memory import Limits, Memory
 from tracker_diag.guards.policy import ACTIONS, HELD, Action, Guard, Guarded, On, guards_of
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import SeriesKey
@@ -75,24 +74,24 @@ class Guards:
         Args:
             fresh: whether the rules have judged this step; else no guard acts on it.
         """
-        said, self._fresh = list[str](), fresh
+        texts, self._fresh = list[str](), fresh
         with self._health.guard("internal_errors"):
             for error in self.checkpoints.errors():
                 self._health.record("checkpoint_errors", _as_exception(error))
             if self.guards or self._listener or self.checkpoints:
                 self._last |= control.remembered(series)
-                said = self._stepped(step, self._incidents(run))
-        return said
+                texts = self._stepped(step, self._incidents(run))
+        return texts
 
     def _stepped(self, step: int, firing: Sequence[Incident]) -> list[str]:
         if self._listener:
-            news = [one for one in firing if LOUD.holds(one) and self._told.is_news(one)]
+            news = [incident for incident in firing if LOUD.holds(incident) and self._told.is_news(incident)]
             for incident in news:
                 self._told.meet(incident, incident.severity)
             self._listener.tell(news)
-        said = [said for guard, memory in self._each() for said in self._held(guard, memory, step, firing)]
+        texts = [text for guard, memory in self._each() for text in self._held(guard, memory, step, firing)]
         dry = [self._wish(guard, memory, step, firing) for guard, memory in self._each() if not guard.act]
-        return [*said, *(wish.order.why for wish in dry if wish), *self._told_unasked(step, firing)]
+        return [*texts, *(wish.order.why for wish in dry if wish), *self._told_unasked(step, firing)]
 
     def decide(self, step: int, run: HasFindings, can: Collection[Action]) -> tuple[Decision, list[str]]:
         """What is to be done now, the same on every rank, and what is to be told of it.
@@ -103,10 +102,10 @@ class Guards:
         if not self.guards:  # on every rank, or on none
             return Decision(), []
         before, self._unasked = self._accounts(), -1
-        decision, said, agreed = Decision(), list[str](), not self._leads
+        decision, texts, agreed = Decision(), list[str](), not self._leads
         if self._leads and self._fresh:
             with self._health.guard("internal_errors"):
-                decision, said = self._decided(step, self._incidents(run), can)
+                decision, texts = self._decided(step, self._incidents(run), can)
                 agreed = True
         if self._agreement:
             proposal = {"decision": decision.state_dict(), "accounts": self._accounts()} if agreed else None
@@ -120,7 +119,7 @@ class Guards:
             return Decision(), []
         if decision and self._leads:
             self._limits.keep({key: (memory.times, memory.last) for key, memory in self._acting()}, self._health)
-        return self._noted(decision), said
+        return self._noted(decision), texts
 
     def _acting(self) -> list[tuple[str, Memory]]:
         return [(guard.model_dump_json(), memory) for guard, memory in self._each() if guard.act]
@@ -143,10 +142,10 @@ class Guards:
     def checkpoint(self, path: Path, step: int, run: HasFindings) -> None:
         """Register the checkpoint at `path`, of `step`; on the rank that decides alone."""
         if self._leads:
-            loud = [one for one in self._incidents(run) if LOUD.holds(one)]
-            self.checkpoints.add(path, step, [one.id for one in loud])
-            for one in loud:  # it may be of an earlier step
-                self.checkpoints.taint(one.onset, one.id)
+            loud = [incident for incident in self._incidents(run) if LOUD.holds(incident)]
+            self.checkpoints.add(path, step, [incident.id for incident in loud])
+            for incident in loud:  # it may be of an earlier step
+                self.checkpoints.taint(incident.onset, incident.id)
 
     def tables(self) -> tuple[Table, ...]:
         """The register, where there is news of it."""
@@ -196,25 +195,27 @@ class Guards:
     def _incidents(self, run: HasFindings) -> Sequence[Incident]:
         """Those that go on; what has changed of them is taken note of."""
         findings = run.findings
-        fired = [one for one in findings if one.fired is not None]
-        seen: list[tuple[Identity, str, str]] = [(identity(one), one.state, one.severity) for one in fired]
+        fired = [finding for finding in findings if finding.fired is not None]
+        seen: list[tuple[Identity, str, str]] = [
+            (identity(finding), finding.state, finding.severity) for finding in fired
+        ]
         if seen != self._seen:
-            self._seen, there = seen, {identity(one) for one in findings}
-            self._firing = [one for one in run.incidents if one.state == "firing"]
+            self._seen, there = seen, {identity(finding) for finding in findings}
+            self._firing = [incident for incident in run.incidents if incident.state == "firing"]
             for memory in (*self._memories, self._told):
                 memory.follow(self._firing, there)
-            for one in self._firing:
-                if LOUD.holds(one):
-                    self.checkpoints.taint(one.onset, one.id)
+            for incident in self._firing:
+                if LOUD.holds(incident):
+                    self.checkpoints.taint(incident.onset, incident.id)
         return self._firing
 
     def _held(self, guard: Guard, memory: Memory, step: int, firing: Sequence[Incident]) -> list[str]:
         """Go on with what `guard` holds, or let it go, and say so."""
         if memory.since is None:
             return []
-        there = [one for one in firing if guard.on.holds(one)]
-        for one in there:  # what has come since is dealt with by that, too
-            memory.meet(one, one.severity)
+        there = [incident for incident in firing if guard.on.holds(incident)]
+        for incident in there:  # what has come since is dealt with by that, too
+            memory.meet(incident, incident.severity)
         if guard.target is not None:
             kl = next((self._last[key] for key in control.KL if key in self._last), None)
             memory.value = control.kl_coefficient(memory.value, kl, guard.target, guard.within)
@@ -232,20 +233,20 @@ class Guards:
 
     def _decided(self, step: int, firing: Sequence[Incident], can: Collection[Action]) -> tuple[Decision, list[str]]:
         """What guards that act want, what others give way to first; and what is new of that."""
-        wishes, said = list[Wish](), list[str]()
+        wishes, texts = list[Wish](), list[str]()
         acting = [(guard, memory) for guard, memory in self._each() if guard.act]
-        for guard, memory in sorted(acting, key=lambda one: -strength(one[0].do)):
+        for guard, memory in sorted(acting, key=lambda pair: -strength(pair[0].do)):
             above = overruled(guard.do, [wish.order.do for wish in wishes if not wish.order.dry])
             if memory.since is not None:
-                known = [one for one in firing if guard.on.holds(one)]
+                known = [incident for incident in firing if guard.on.holds(incident)]
                 wishes += [self._going_on(guard, memory, known)] if known and above is None else []
                 continue
             undone = f"gives way to {above}" if above else self._hindrance(guard.do, can)
             wish = self._wish(guard, memory, step, firing, undone)
             if wish is not None:
                 wishes.append(wish)
-                said.append(wish.order.why)
-        return decided(wishes), said
+                texts.append(wish.order.why)
+        return decided(wishes), texts
 
     def _going_on(self, guard: Guard, memory: Memory, known: Sequence[Incident]) -> Wish:
         value, what = self._value(guard, memory, known)
@@ -257,7 +258,7 @@ class Guards:
         rests = memory.last is not None and step - memory.last < guard.cooldown
         if memory.times >= guard.most or memory.since is not None or rests:
             return []
-        return [one for one in firing if memory.is_news(one) and guard.on.holds(one)]
+        return [incident for incident in firing if memory.is_news(incident) and guard.on.holds(incident)]
 
     def _wish(
         self, guard: Guard, memory: Memory, step: int, firing: Sequence[Incident], undone: str = ""
@@ -273,7 +274,7 @@ class Guards:
         value: Value = None
         what = guard.do.replace("_", " ")
         if guard.do == "rollback" and not undone:
-            onset = min(one.onset for one in due)
+            onset = min(incident.onset for incident in due)
             value, wrong, certain = self.checkpoints.before(onset, *(self._checks if guard.act else ()))
             if not certain:
                 return None  # asked again at the next step
@@ -282,8 +283,8 @@ class Guards:
                 undone = f"no clean and whole checkpoint from before step {onset}{passed}"
             else:
                 what = f"to step {value.step}, {value.path}{passed}"
-        for one in due:
-            memory.meet(one, one.severity)
+        for incident in due:
+            memory.meet(incident, incident.severity)
         if not undone:
             memory.times, memory.last = memory.times + 1, step
             if guard.do in HELD:
@@ -307,7 +308,7 @@ class Guards:
             factor = control.lr_factor(min(seen, default=None), guard.within)
             return factor, f"learning rate × {factor:.3g}, " + (f"ESS {min(seen):.3g}" if seen else "no ESS seen")
         if guard.do == "cap_tool_share":
-            weights = smallest(control.tool_weights(one, self._last, guard.within) for one in known)
+            weights = smallest(control.tool_weights(incident, self._last, guard.within) for incident in known)
             return weights, ", ".join(f"weight of {tool} {weight:.3g}" for tool, weight in weights.items())
         return None, "no updates"
 

@@ -31,12 +31,9 @@ class Listener:
             self._thread = Writer("tracker_diag-on-incident", WAITING)
         if self._thread is not None:
             for incident in news:
-                self._thread.put(partial(self._call_with, incident), droppable=True)
+                self._thread.put(partial(self._call, incident), droppable=True)
             for error in self._thread.errors():
                 self._health.record("callback_errors", error)
-
-    def _call_with(self, incident: Incident) -> None:
-        self._call(incident)
 
     def close(self) -> None:
         """Wait a little for what is underway; count what has failed, and what has not ended."""

@@ -52,7 +52,7 @@ class On(Node):
     def holds(self, incident: Incident) -> bool:
         """Whether `incident` is one of these, now."""
         severe = SEVERITIES.index(incident.severity) >= SEVERITIES.index(self.severity)
-        return severe and any(one.state == "firing" and self._of(one) for one in incident.findings)
+        return severe and any(finding.state == "firing" and self._of(finding) for finding in incident.findings)
 
     def _of(self, finding: Finding) -> bool:
         return (
@@ -141,14 +141,15 @@ class _Guards(BaseModel):
 
 
 def _load(file: Path) -> tuple[Guard, ...]:
-    found = YamlFile.read(file, RuleError)
-    if not isinstance(found.data, dict) or [*found.data] != ["guards"] or not found.data["guards"]:
+    content = YamlFile.read(file, RuleError)
+    if not isinstance(content.data, dict) or [*content.data] != ["guards"] or not content.data["guards"]:
         raise RuleError(f"{file}:1: expected `guards:` and a list below it, each with `do`, and what else a guard has")
-    given = [_with_on(one) for one in found.data["guards"]] if isinstance(found.data["guards"], list) else found.data
+    listed = content.data["guards"]
+    given = [_with_on(guard) for guard in listed] if isinstance(listed, list) else listed
     try:
         return _Guards.model_validate({"guards": given}).guards
     except ValidationError as error:
-        raise RuleError(found.refused(error, _fields)) from error
+        raise RuleError(content.refused(error, _fields)) from error
 
 
 def _with_on(guard: Any) -> Any:

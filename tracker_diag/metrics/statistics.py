@@ -14,8 +14,8 @@ from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import PREFIX, Metric, training
 from tracker_diag.metrics.series import ALL, CONTEXT, StatKey
 from tracker_diag.stats.gradient import ABOVE, BELOW, NEGATIVE, POSITIVE
-from tracker_diag.stats.pareto import hill, pareto_k_of
-from tracker_diag.stats.shape import ks_distance, one_sided_quantile, qq_slope, tail_stretch, wasserstein
+from tracker_diag.stats.pareto import pareto_k_of
+from tracker_diag.stats.shape import one_sided_quantile, tail_stretch
 from tracker_diag.stats.tails import Estimate, SliceWindow
 from tracker_diag.stats.weights import clip_fraction, mass_above
 
@@ -125,16 +125,6 @@ def _one_sided(name: str, side: int, meaning: str) -> Statistic:
     )  # fmt: skip
 
 
-def _against_reference(
-    name: str, unit: str, meaning: str, worse: Literal["higher", "neither"], change: Callable[..., float]
-) -> Statistic:
-    """A change of the distribution of |r| since the reference period; both need the tokens of a p99."""
-    return Statistic(
-        name=name, unit=unit, meaning=meaning, worse=worse, samples=AGAINST_REFERENCE, needs=2000,
-        value=lambda of: change(of.magnitudes, of.then),
-    )  # fmt: skip
-
-
 def _clipped(name: str, side: int, sign: int, meaning: str) -> Statistic:
     """A share of the tokens whose advantage is not 0: on one side of the clip range, with one sign."""
     return Statistic(
@@ -190,10 +180,6 @@ _TABLE = (
         samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda of: of.sequence_dispersion,
     ),
     Statistic(
-        name="ess_perplexity", unit="share", worse="lower", value=lambda of: of.weights.ess_perplexity,
-        meaning="exp of the entropy of the raw token weights, over n; slower to fall",
-    ),
-    Statistic(
         name="ess_applied", unit="share", worse="lower", samples=APPLIED, in_page=True,
         meaning="effective sample size of the weights that the optimiser used, over n",
         value=lambda of: of.ess_applied,
@@ -232,16 +218,8 @@ _TABLE = (
         value=lambda of: math.nan if of.sequence_counts is None else pareto_k_of(of.sequence_counts),
     ),
     Statistic(
-        name="hill", unit="shape", worse="neither", value=lambda of: hill(of.magnitudes),
-        meaning="Hill's index of |r|; to look at, not to alarm on",
-    ),
-    Statistic(
         name="k1", unit="nat", worse="neither", value=lambda of: of.k1,
         meaning="k1 estimate of the KL that k3 estimates: unbiased, of either sign",
-    ),
-    Statistic(
-        name="k2", unit="nat", worse="higher", scale="log", value=lambda of: of.weights.k2,
-        meaning="k2 estimate of the same KL, half the mean square of r",
     ),
     Statistic(
         name="k3", unit="nat", worse="higher", scale="log", value=lambda of: of.weights.kl_k3,
@@ -262,12 +240,12 @@ _TABLE = (
     Statistic(
         name="gradient_share", unit="share", worse="neither", samples=GRADIENT, of_reference=False, in_page=True,
         meaning="part of Σ|advantage · weight| over all unclipped tokens, of PPO and GRPO what reaches the optimiser",
-        logged=("post_tool",), value=lambda of: of.gradient_share,
+        logged=("post_tool",), value=lambda of: of.gradient_share(by_sequence=False),
     ),
     Statistic(
         name="gradient_share_sequence", unit="share", worse="neither", samples=GRADIENT, of_reference=False,
         meaning="gradient_share where the loss is averaged over each sequence first, as GRPO does, not over all tokens",
-        in_page=True, value=lambda of: of.gradient_share_sequence,
+        in_page=True, value=lambda of: of.gradient_share(by_sequence=True),
     ),
     Statistic(
         name="gradient_clipped", unit="share", worse="higher", samples=GRADIENT, of_reference=False,
@@ -279,22 +257,9 @@ _TABLE = (
     _clipped("clip_below_positive", BELOW, POSITIVE, "ratios below the clip range, advantage above 0: not clipped"),
     _clipped("clip_below_negative", BELOW, NEGATIVE, "ratios below the clip range, advantage below 0: no gradient"),
     Statistic(
-        name="truncation_bias", unit="share", worse="neither", samples=APPLIED,
-        meaning="mean of the weights that the optimiser used over that of exp r, less 1: what truncation takes away",
-        value=lambda of: of.truncation_bias,
-    ),
-    _against_reference(
-        "tail_stretch", "nat", "change of log(p99/p50) against the reference period", "higher", tail_stretch,
-    ),
-    _against_reference(
-        "qq_slope", "slope", "slope of log quantiles on the reference period's, p50 to p99.95, less 1", "higher",
-        qq_slope,
-    ),
-    _against_reference(
-        "wasserstein", "nat", "W1 between |r| now and in the reference period; blind to tails", "neither", wasserstein,
-    ),
-    _against_reference(
-        "ks", "share", "largest gap between the two distributions of |r|; blind to tails", "neither", ks_distance,
+        name="tail_stretch", unit="nat", worse="higher", samples=AGAINST_REFERENCE, needs=2000,
+        meaning="change of log(p99/p50) against the reference period",
+        value=lambda of: math.nan if of.then is None else tail_stretch(of.magnitudes, of.then),
     ),
 )  # fmt: skip
 

@@ -11,8 +11,7 @@ from tracker_diag.preflight.check import Check, failed, judged, passed, unchecke
 from tracker_diag.preflight.conversations import model_tokens
 from tracker_diag.stats.arrays import BoolArray, IntArray
 from tracker_diag.tensors.batch import running_count
-from tracker_diag.tensors.given import unified
-from tracker_diag.tensors.labels import array_of, flags_of, ids_of
+from tracker_diag.tensors.given import flags_of, ids_of, unified
 
 PADDING, PROMPT, TOOLS = "mask_padding", "mask_prompt", "mask_tools"
 COVERAGE, END, IDS = "mask_coverage", "mask_end", "retokenisation"
@@ -56,8 +55,7 @@ def audited(batch: Mapping[str, Any], pad_id: int | None, tokenizer: Any, messag
         BatchError: shapes that differ, values that are no masks, or messages that are not those of the batch.
     """
     names = (*MASKS, "token_ids")
-    values = unified({name: batch[name] for name in (*names, "sequence_ids") if name in batch}, names, ())
-    arrays = {name: array_of(name, value) for name, value in values.items()}
+    arrays = unified({name: batch[name] for name in (*names, "sequence_ids") if name in batch}, names, ())
     arrays = {name: value.cpu().numpy() if hasattr(value, "cpu") else value for name, value in arrays.items()}
     shape = arrays["loss_mask"].shape
     for name, value in arrays.items():

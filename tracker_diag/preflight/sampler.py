@@ -67,7 +67,7 @@ def sampler_checks(batch: Mapping[str, Any]) -> Iterator[Check]:
     if lacking:
         yield from (unchecked(name, lacking, GIVE) for name in NAMES)
         return
-    tensors = TokenBatch.of(**given)
+    tensors = TokenBatch.validated(**given)
     yield _form(given, tensors)
     if "mismatch" in tensors.pairs:
         yield _step0(tensors, batch.get("logprobs_again"))
@@ -118,7 +118,7 @@ def _step0(tensors: TokenBatch, again: Any) -> Check:
             "find that token: padding, a tool's, a token that the template inserted, or an overflow",
         ),
     ]
-    sums = WeightSums.of(ratio)
+    sums = WeightSums.summed(ratio)
     values = {"p95": p95, "max": largest, "k3": float(sums.kl_k3), "ess": float(sums.ess), "n": n, "limit": limit}
     return judged(STEP0, reason, flaws, **values)
 

@@ -58,12 +58,13 @@ def carriers(cells: Mapping[str, tuple[IntArray, IntArray]], beyond: int, among:
     if not whole > 0:
         return ()
     z = NormalDist().inv_cdf(1 - FALSE / among)
-    found = [
+    candidates = [
         Carrier(name, growth[name] / whole, n / tokens, max(n * (_least(k, n, z) - rate[name]), 0.0) / whole)
         for name, (k, n) in now.items()
         if n
     ]
-    return sorted((one for one in found if one.least > MORE * one.tokens), key=lambda one: -one.growth)
+    surely = (carrier for carrier in candidates if carrier.least > MORE * carrier.tokens)
+    return sorted(surely, key=lambda carrier: -carrier.growth)
 
 
 def _least(k: int, n: int, z: float) -> float:

@@ -29,12 +29,17 @@ def counted(index: RowArray) -> Cells:
     return index[first].astype(np.int64), count
 
 
-def merged(one: Cells, two: Cells) -> Cells:
-    """The sum of two arrays of one shape, all three as `sparse` gives them."""
-    index, place = np.unique(np.concatenate((one[0], two[0])), return_inverse=True)
+def summed(index: IntArray, count: IntArray) -> Cells:
+    """The cells of counts to which each `count` was added at its `index`, in any order."""
+    index, place = np.unique(index, return_inverse=True)
     counts = np.zeros(len(index), np.int64)
-    np.add.at(counts, place, np.concatenate((one[1], two[1])))
+    np.add.at(counts, place, count)
     return index, counts
+
+
+def merged(first: Cells, second: Cells) -> Cells:
+    """The sum of two arrays of one shape, all three as `sparse` gives them."""
+    return summed(np.concatenate((first[0], second[0])), np.concatenate((first[1], second[1])))
 
 
 def add_sparse(into: IntArray, cells: Cells, sign: int = 1) -> None:

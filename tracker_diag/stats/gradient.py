@@ -57,9 +57,9 @@ def gradient_sums(
 
     cell = only((row * 3 + side) * 2 + (advantages > 0) * 1, rows * 6)
     mass = only(pull * xp.exp(xp.clip(only(r, 0.0), -MOST, MOST)), 0.0)
-    found = [_summed(cell, of, rows * 6 + 1)[:-1].reshape(rows, 6) for of in (counted, mass, mass * share)]
-    by_sequence = found[2].sum(1) - found[2][:, 2 * ABOVE + POSITIVE] - found[2][:, 2 * BELOW + NEGATIVE]
-    return xp.concatenate([found[0], found[1], by_sequence[:, None]], 1)
+    summed = [_summed(cell, values, rows * 6 + 1)[:-1].reshape(rows, 6) for values in (counted, mass, mass * share)]
+    by_sequence = summed[2].sum(1) - summed[2][:, 2 * ABOVE + POSITIVE] - summed[2][:, 2 * BELOW + NEGATIVE]
+    return xp.concatenate([summed[0], summed[1], by_sequence[:, None]], 1)
 
 
 def _summed(cell: Array, values: Array, cells: int) -> Array:
@@ -72,15 +72,12 @@ def _summed(cell: Array, values: Array, cells: int) -> Array:
     return xp.zeros(cells, dtype=xp.float64, device=cell.device).index_add_(0, cell.long(), values.double())
 
 
-def kept(sums: Float64Array) -> float:
-    """Σ|w A| of the tokens that are not clipped, of `sums` (13,)."""
+def kept(sums: Float64Array, *, by_sequence: bool = False) -> float:
+    """Σ|w A| of the tokens that are not clipped, of `sums` (13,); or with each sequence alike, whatever its length."""
+    if by_sequence:
+        return float(sums[-1])
     mass = sums[:-1].reshape(SHAPE)[1]
     return float(mass.sum() - mass[ABOVE, POSITIVE] - mass[BELOW, NEGATIVE])
-
-
-def kept_by_sequence(sums: Float64Array) -> float:
-    """The same where each sequence counts alike, whatever its length."""
-    return float(sums[-1])
 
 
 def clipped_away(sums: Float64Array) -> float:

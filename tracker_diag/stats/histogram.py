@@ -8,15 +8,14 @@ VLDB 2019, §2.2), but with a fixed range of 32 octaves, so that nothing ever co
 
 import sys
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, FloatArray, IntArray, RowArray
-from tracker_diag.stats.cells import Cells, add_sparse, counted, merged, sparse
-from tracker_diag.stats.once import once
+from tracker_diag.stats.cells import Cells, add_sparse, counted, merged, sparse, summed
 
 MANTISSA_BITS = 7
 LOWEST, HIGHEST = -24, 8
@@ -48,41 +47,46 @@ relative error is at most (b − a)/(a + b) ≤ 1/257. The last bin means "at le
 class Sketch:
     """Counts by row of a partition. `+` merges two, exactly and in any order.
 
-    Arrays of numpy, or of torch where the values were on a device. Of few values there are only the `cells`, until
-    somebody asks for all counts.
+    On the host, in numpy arrays, it keeps the cells that are not 0, as most are; on a device all counts, in torch's.
     """
 
+    cells: Cells
+    """Those of `counts` that are not 0; on the host alone."""
     nonfinite: Any
     """(rows,) int64: NaN and inf, counted apart so that they never read as a large ratio."""
 
-    def __init__(self, counts: Any, nonfinite: Any) -> None:
-        vars(self)["counts"], self.nonfinite = counts, nonfinite
+    def __init__(self, counts: Any, nonfinite: Any, cells: Cells | None = None) -> None:
+        self.nonfinite, self._on_device = nonfinite, None
+        if cells is not None:
+            self.cells = cells
+        elif isinstance(counts, np.ndarray):
+            self.cells = sparse(counts)
+        else:
+            self._on_device = counts
 
     @classmethod
     def of_cells(cls, cells: Cells, nonfinite: IntArray) -> "Sketch":
-        found = cls.__new__(cls)
-        vars(found)["cells"], found.nonfinite = cells, nonfinite
-        return found
+        return cls(None, nonfinite, cells)
 
-    @classmethod
-    def empty(cls, rows: int) -> "Sketch":
-        return cls(np.zeros((rows, 2, BINS), np.int64), np.zeros(rows, np.int64))
-
-    @once
+    @property
     def counts(self) -> Any:
         """(rows, 2, 4098) int64: by row, by sign (0: x ≥ 0, 1: x < 0), by bin of |x|; finite values only."""
+        if self._on_device is not None:
+            return self._on_device
         counts = np.zeros((len(self.nonfinite), 2, BINS), np.int64)
         add_sparse(counts, self.cells)
         return counts
 
-    @once
-    def cells(self) -> Cells:
-        """Those of `counts` that are not 0; on the host alone."""
-        return sparse(self.counts)
+    def moved(self, to: IntArray, rows: int) -> "Sketch":
+        """The counts of each row in that row of `rows` which `to` (rows of this one,) says; on the host."""
+        row, bin = np.divmod(self.cells[0], 2 * BINS)
+        nonfinite = np.zeros(rows, np.int64)
+        np.add.at(nonfinite, to, self.nonfinite)
+        return Sketch.of_cells(summed(to[row] * (2 * BINS) + bin, self.cells[1]), nonfinite)
 
     def __add__(self, other: "Sketch") -> "Sketch":
         nonfinite = self.nonfinite + other.nonfinite
-        if "counts" in vars(self) or "counts" in vars(other):
+        if self._on_device is not None:
             return Sketch(self.counts + other.counts, nonfinite)
         return Sketch.of_cells(merged(self.cells, other.cells), nonfinite)
 
@@ -107,7 +111,9 @@ def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Ske
         tally = Tally(sizes)
         tally.add(values, labels)
         return tally.sketches()
-    return _parted(*_count_device(values, labels, starts), sizes)
+    counts, nonfinite = _count_device(values, labels, starts)
+    counts = counts.reshape(-1, 2, BINS)
+    return [Sketch(counts[a : a + n], nonfinite[a : a + n]) for a, n in zip(starts, sizes, strict=False)]
 
 
 class Tally:
@@ -124,16 +130,16 @@ class Tally:
 
     def sketches(self) -> list[Sketch]:
         """What was counted; nothing more can be."""
-        found: list[Sketch] = []
+        sketches: list[Sketch] = []
         for start, size in zip(self._starts, self._sizes, strict=False):
             counts = self._counts[start * 2 * BINS : (start + size) * 2 * BINS]
             cells = sparse(counts)
             counts[cells[0]] = 0
             self._counts[(start + size) * 2 * BINS : (start + size + 1) * 2 * BINS] = 0
-            found.append(Sketch.of_cells(cells, self._nonfinite[start : start + size]))
+            sketches.append(Sketch.of_cells(cells, self._nonfinite[start : start + size]))
         if len(_spare) < _SPARE:
             _spare.append(self._counts)
-        return found
+        return sketches
 
 
 def _zeros(n: int) -> RowArray:
@@ -149,16 +155,6 @@ _spare: list[RowArray] = []
 """Counts that are all 0, for the next tallies: fresh ones of some MB cost thousands of page faults a batch."""
 
 
-def _parted(counts: Any, nonfinite: Any, sizes: Sequence[int]) -> list[Sketch]:
-    """A sketch of each partition, from counts (rows · 2 · 4098,) that have a row for what is masked after each."""
-    counts = counts.reshape(-1, 2, BINS)
-    starts = accumulate((size + 1 for size in sizes), initial=0)
-    return [
-        Sketch(counts[start : start + size], nonfinite[start : start + size])
-        for start, size in zip(starts, sizes, strict=False)
-    ]
-
-
 def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Sketch]:
     """The same of few values, of which most cells hold none."""
     with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
@@ -170,7 +166,7 @@ def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list
     key -= _BASE
     key += (bits < 0) * np.int32(BINS)
     bad = None if finite.all() else ~finite
-    found: list[Sketch] = []
+    sketches: list[Sketch] = []
     for rows, size in zip(labels, sizes, strict=True):
         nonfinite = np.zeros(size, np.int64)
         where = rows
@@ -180,8 +176,8 @@ def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list
         cell = np.multiply(where, 2 * BINS, dtype=np.int32, casting="unsafe")
         cell += key
         cell.sort()
-        found.append(Sketch.of_cells(counted(cell[: cell.searchsorted(np.int32(size * 2 * BINS))]), nonfinite))
-    return found
+        sketches.append(Sketch.of_cells(counted(cell[: cell.searchsorted(np.int32(size * 2 * BINS))]), nonfinite))
+    return sketches
 
 
 def _count_host(
@@ -268,10 +264,5 @@ def rebin(counts: IntArray, edges: FloatArray) -> IntArray:
 
     `counts` (..., 4098). What lies beyond the last edge is counted in the last bin.
     """
-    return np.add.reduceat(counts, _first_bins(tuple(edges[1:-1].tolist())), axis=-1)
-
-
-@lru_cache(16)
-def _first_bins(edges: tuple[float, ...]) -> IntArray:
-    """The bin that begins at each edge, after that at 0."""
-    return np.append(0, np.searchsorted(EDGES, edges) + 1)
+    first = np.append(0, np.searchsorted(EDGES, edges[1:-1]) + 1)  # the bin that begins at each edge
+    return np.add.reduceat(counts, first, axis=-1)

@@ -15,7 +15,6 @@ from tracker_diag.stats.histogram import BINS, EDGES
 
 MIN_EXCEEDANCES = 5
 POINTS_PER_BIN = 8
-MIN_HILL = 20
 MIN_BINS = 8
 """Bins over which the largest log-ratios must spread, for the fit to be one of them and not of the bins."""
 NEAR = 8
@@ -79,16 +78,6 @@ def _fitted(t: Float64Array, c: Float64Array) -> float:
     return k_mean * n / (n + 10) + 5 / (n + 10)  # shrunk towards 0.5, as PSIS does for short tails
 
 
-def largest_log_ratios(counts: IntArray, size: int) -> tuple[Float64Array, Float64Array]:
-    """The `size` largest log-ratios of `counts` (2, 4098), each bin's spread evenly over it, unsorted.
-
-    A full bin is stood for by a few points, each for several values, so that the fit costs the same
-    however many tokens there are. Returns the values and how many each stands for.
-    """
-    used, held = _filled(counts, size)
-    return _largest(_STARTS[used], _ENDS[used], held, size)
-
-
 def _filled(counts: IntArray, size: int) -> tuple[IntArray, IntArray]:
     """The cells of `counts` that hold the `size` largest values, from large log-ratios to small, and how many each has.
 
@@ -105,7 +94,11 @@ def _filled(counts: IntArray, size: int) -> tuple[IntArray, IntArray]:
 
 
 def _largest(starts: Float64Array, ends: Float64Array, held: IntArray, size: int) -> tuple[Float64Array, Float64Array]:
-    """The `size` largest of the values that cells from `starts` to `ends` hold, the cells from large to small."""
+    """The `size` largest of the values that cells from `starts` to `ends` hold, the cells from large to small.
+
+    Those of a cell are spread evenly over it. A full one is stood for by a few points, each for several values, so that
+    the fit costs the same however many tokens there are. Returns the values and how many each stands for.
+    """
     before = held.cumsum() - held
     last = int(before.searchsorted(size))
     starts, ends, held, before = starts[:last], ends[:last], held[:last], before[:last]
@@ -165,17 +158,3 @@ def _tied(counts: IntArray, cell: int) -> int:
     near = sorted(counts[sign, max(bin - NEAR, 1) : bin + NEAR + 1].tolist())
     usual: int = near[len(near) // 2]
     return here - usual if here > usual + CHANCE * math.sqrt(usual + 1) else 0
-
-
-def hill(counts: IntArray) -> float:
-    """Hill's ξ = 1/α of |r| from `counts` (4098,): the mean log excess of the K = max(20, M) largest over the next.
-
-    Hill, Annals of Statistics 3(5), 1975; within 0.012 of the exact form, which is 1.5 widths of a bin. NaN where
-    there are not more than K values from 2^-24 up, where all of them are in one bin, and where one is 256 or more,
-    as for k̂. It moves the wrong way when the tail gets more of the values: to be shown, not to be alarmed on.
-    """
-    k = max(MIN_HILL, tail_length(int(counts.sum())))
-    if counts[-1] or counts[1:].sum() <= k or counts[np.flatnonzero(counts)[-1]] > k:
-        return math.nan
-    values, each = largest_log_ratios(np.stack([counts, np.zeros_like(counts)]), k + 1)
-    return float(each @ np.log(values / values.min())) / k

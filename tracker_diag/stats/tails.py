@@ -1,13 +1,12 @@
 """What is known of one slice of one ratio pair over a window, and what every statistic of it is a function of."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, IntArray
-from tracker_diag.stats.gradient import clipped_away, kept, kept_by_sequence, outside
+from tracker_diag.stats.gradient import clipped_away, kept, outside
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
 from tracker_diag.stats.once import once
 from tracker_diag.stats.pareto import pareto_k_of, reliable_below
@@ -18,9 +17,6 @@ NO_SIGNAL = 1e-6
 
 _SIGNAL_BIN = int(np.searchsorted(EDGES, NO_SIGNAL)) + 1
 """The first bin that lies wholly above `NO_SIGNAL`."""
-
-MOST_LOG = 700.0
-"""Log-weights of which a float holds the inverse."""
 
 MIN_GROUPS = 4
 """Groups of sequences below which the jackknife tells nothing."""
@@ -152,21 +148,15 @@ class SliceWindow:
         """Tokens with an advantage other than 0."""
         return 0 if self.gradient is None else int(self.gradient[:6].sum())
 
-    @property
-    def gradient_share(self) -> float:
-        """Part of Σ|w A| over all tokens that reach the optimiser; NaN where none do."""
-        return self._share_of(kept)
+    def gradient_share(self, *, by_sequence: bool) -> float:
+        """Part of Σ|w A| over all tokens that reach the optimiser; NaN where none do.
 
-    @property
-    def gradient_share_sequence(self) -> float:
-        """The same where the loss is averaged over the tokens of each sequence first."""
-        return self._share_of(kept_by_sequence)
-
-    def _share_of(self, reaches: Callable[[Float64Array], float]) -> float:
+        `by_sequence`: where the loss is averaged over the tokens of each sequence first.
+        """
         if self.gradient is None or self.whole_gradient is None:
             return math.nan
-        whole = reaches(self.whole_gradient)
-        return reaches(self.gradient) / whole if whole > 0 else math.nan
+        whole = kept(self.whole_gradient, by_sequence=by_sequence)
+        return kept(self.gradient, by_sequence=by_sequence) / whole if whole > 0 else math.nan
 
     @property
     def gradient_clipped(self) -> float:
@@ -176,15 +166,6 @@ class SliceWindow:
     def clipped(self, side: int, sign: int) -> float:
         """Share of its tokens with an advantage on `side` of the clip range, with one of `sign`."""
         return math.nan if self.gradient is None else outside(self.gradient, side, sign)
-
-    @property
-    def truncation_bias(self) -> float:
-        """Mean of the applied weights over that of exp r, less 1; NaN where none were given."""
-        raw = self.tokens
-        if self.applied is None or raw is None or not self.applied[0] or not raw.n:
-            return math.nan
-        mean = float(np.log(raw.first / raw.n) + raw.largest)
-        return float(self.applied[1] / self.applied[0]) * math.exp(-mean) - 1 if mean > -MOST_LOG else math.nan
 
     @once
     def weights(self) -> WeightSums:
@@ -228,7 +209,7 @@ class SliceWindow:
             return None
         last = cumulated[:, -1].tolist()
         values = answers[
-            [int(one.searchsorted(int(level * (n - 1)) + 1)) for one, n in zip(cumulated, last, strict=True)]
+            [int(group.searchsorted(int(level * (n - 1)) + 1)) for group, n in zip(cumulated, last, strict=True)]
         ]
         if 0.0 in values.tolist():
             return None
@@ -237,12 +218,7 @@ class SliceWindow:
         return math.sqrt((g - 1) / g * float(np.add.reduce(centred * centred)))
 
 
-def has_signal(counts: IntArray) -> bool:
-    """Whether any |log-ratio| of `counts` (…, 4098) exceeds float noise."""
-    return bool(counts[..., _SIGNAL_BIN:].any())
-
-
 def cells_have_signal(index: IntArray) -> bool:
-    """The same of the flat indices, in ascending order, of the `counts` that are not 0."""
+    """Whether any |log-ratio| exceeds float noise, of the flat indices, in ascending order, of counts (…, 4098)."""
     # The last is the largest of its row: nearly always it alone tells.
     return any(bool((some % BINS >= _SIGNAL_BIN).any()) for some in (index[-1:], index))

@@ -35,8 +35,6 @@ class WeightSums:
     """Sum of exp(r − m)."""
     second: Array
     """Sum of exp(2(r − m))."""
-    entropy: Array
-    """Sum of (r − m) exp(r − m), in nats."""
     total: Array
     """Sum of r, in nats."""
     squares: Array
@@ -48,10 +46,10 @@ class WeightSums:
     def none(cls, shape: tuple[int, ...] = ()) -> "WeightSums":
         """Sums over no sample."""
         zero = np.zeros(shape)
-        return cls(zero, zero - math.inf, zero, zero, zero, zero, zero, zero)
+        return cls(zero, zero - math.inf, zero, zero, zero, zero, zero)
 
     @classmethod
-    def of(cls, log_weights: Array, member: Array | None = None, *, from_numerator: bool = False) -> "WeightSums":
+    def summed(cls, log_weights: Array, member: Array | None = None, *, from_numerator: bool = False) -> "WeightSums":
         """Sums over the last axis of `log_weights` (..., n) in nats, of those only where `member` is True, if given.
 
         `member` (..., n) may have more sets than `log_weights`, which are then the same for each. NaN and inf are
@@ -63,7 +61,7 @@ class WeightSums:
         if isinstance(log_weights, np.ndarray) and of.ndim == 2:  # to select costs a host less than to add up zeros
             side_by_side = np.empty((len(FIELDS), len(of)))
             for i, (one, counted) in enumerate(zip(np.broadcast_to(log_weights, of.shape), of, strict=True)):
-                found = cls.of(one[counted], from_numerator=from_numerator)
+                found = cls.summed(one[counted], from_numerator=from_numerator)
                 side_by_side[:, i] = [getattr(found, name) for name in FIELDS]
             return cls.of_array(side_by_side)
         n, sets = of.shape[-1], math.prod(of.shape[:-1])
@@ -89,20 +87,18 @@ class WeightSums:
         toward = -r if from_numerator else r
         with np.errstate(over="ignore"):
             k3 = (xp.expm1(toward) - toward).sum(-1)
-        first, second, entropy = w.sum(-1), (w * w).sum(-1), (w * centred).sum(-1)
-        return cls(counted.sum(-1) * 1.0, largest, first, second, entropy, r.sum(-1), (r * r).sum(-1), k3)
+        return cls(counted.sum(-1) * 1.0, largest, w.sum(-1), (w * w).sum(-1), r.sum(-1), (r * r).sum(-1), k3)
 
     @classmethod
     def _of_all(cls, log_weights: FloatArray, from_numerator: bool) -> "WeightSums":
         """Sums over `log_weights` (n,), all of them finite: what `_of_part` gives, to the bit."""
         r, total = log_weights.astype(np.float64, copy=False), np.add.reduce
         largest = np.max(r, initial=-math.inf)
-        centred = r - largest
-        w = np.exp(centred)
+        w = np.exp(r - largest)
         toward = -r if from_numerator else r
         with np.errstate(over="ignore"):
             k3 = total(np.expm1(toward) - toward)
-        return cls(np.float64(r.size), largest, total(w), total(w * w), total(w * centred), total(r), total(r * r), k3)
+        return cls(np.float64(r.size), largest, total(w), total(w * w), total(r), total(r * r), k3)
 
     @classmethod
     def of_counts(cls, counts: IntArray, *, from_numerator: bool = False) -> "WeightSums":
@@ -114,22 +110,21 @@ class WeightSums:
         c, rho = counts.astype(np.float64), LOG_RATIOS
         axes = (-2, -1)
         largest = np.where(counts > 0, rho, -math.inf).max(axis=axes)
-        centred = np.where(counts > 0, rho - largest[..., None, None], 0.0)
-        w = np.exp(centred)
+        w = np.exp(np.where(counts > 0, rho - largest[..., None, None], 0.0))
         toward = -rho if from_numerator else rho
-        terms = (c, c * w, c * w * w, c * w * centred, c * rho, c * rho * rho, c * (np.expm1(toward) - toward))
-        n, first, second, entropy, total, squares, k3 = (term.sum(axis=axes) for term in terms)
-        return cls(n, largest, first, second, entropy, total, squares, k3)
+        terms = (c, c * w, c * w * w, c * rho, c * rho * rho, c * (np.expm1(toward) - toward))
+        n, *rest = (term.sum(axis=axes) for term in terms)
+        return cls(n, largest, *rest)
 
     @classmethod
     def merged(cls, parts: Float64Array) -> "WeightSums":
-        """All of `parts` (K, 8, ...) together, each of them an `array`: what adding them up gives, to rounding."""
-        n, largest, first, second, entropy, total, squares, k3 = parts.swapaxes(0, 1)
+        """All of `parts` (K, 7, ...) together, each of them an `array`: what adding them up gives, to rounding."""
+        n, largest, first, second, total, squares, k3 = parts.swapaxes(0, 1)
         top = largest.max(axis=0)
         with np.errstate(invalid="ignore"):  # −inf − −inf, of empty sets
             shift = np.where(n > 0, largest - top, 0.0)
         a = np.exp(shift)
-        terms = (a * first, a * a * second, a * (entropy + shift * first), total, squares, k3)
+        terms = (a * first, a * a * second, total, squares, k3)
         return cls(np.add.reduce(n), top, *map(np.add.reduce, terms))
 
     @classmethod
@@ -138,7 +133,7 @@ class WeightSums:
         return cls(*values)
 
     def array(self) -> Array:
-        """(8, ...) the fields in their order, for transport and storage."""
+        """(7, ...) the fields in their order, for transport and storage."""
         xp = namespace(self.first)
         return xp.stack([getattr(self, name) for name in FIELDS])
 
@@ -155,14 +150,12 @@ class WeightSums:
             with np.errstate(invalid="ignore"):  # −inf − −inf, of two empty sets
                 return xp.where(sums.n > 0, sums.largest - largest, 0.0)
 
-        mine, theirs = shift(self), shift(other)
-        a, b = xp.exp(mine), xp.exp(theirs)
+        a, b = xp.exp(shift(self)), xp.exp(shift(other))
         return WeightSums(
             n=self.n + other.n,
             largest=largest,
             first=a * self.first + b * other.first,
             second=a * a * self.second + b * b * other.second,
-            entropy=a * (self.entropy + mine * self.first) + b * (other.entropy + theirs * other.first),
             total=self.total + other.total,
             squares=self.squares + other.squares,
             k3=self.k3 + other.k3,
@@ -172,12 +165,6 @@ class WeightSums:
     def ess(self) -> Array:
         """Effective sample size (Σw)²/Σw² as a share of n, in (0, 1] (Kong 1992); NaN without samples."""
         return _share(self.first**2, self.second * self.n)
-
-    @property
-    def ess_perplexity(self) -> Array:
-        """exp(H)/n with the entropy H of the normalised weights (Elvira, Martino, Robert 2018), in (0, 1]."""
-        with np.errstate(divide="ignore"):
-            return _share(np.exp(np.log(self.first) - _share(self.entropy, self.first)), self.n)
 
     @property
     def max_weight_share(self) -> Array:
@@ -200,94 +187,50 @@ class WeightSums:
         return _share(self.squares, self.n) - self.mean**2
 
     @property
-    def k2(self) -> Array:
-        """The k2 estimate of the KL, half the mean of r², in nats (Schulman 2020); NaN without samples."""
-        return _share(self.squares, 2 * self.n)
-
-    @property
     def kl_k3(self) -> Array:
         """The k3 estimate of KL(sampled policy ‖ the other) in nats (Schulman 2020); NaN without samples."""
         return _share(self.k3, self.n)
 
 
-@dataclass(frozen=True)
-class StretchSums:
-    """What `WeightSums` are made of, of many stretches of log-weights one after the other, each (q,); on the host.
+def stretch_sums(log_weights: FloatArray, starts: IntArray, *, from_numerator: bool) -> Float64Array | None:
+    """What `WeightSums` are made of, of the stretches of `log_weights` (n,) that begin at `starts` (q,); on the host.
 
-    Without a common factor of all weights, so of such alone as are of a size that needs none.
+    Returns:
+        (7, q): n, the largest r, and the sums of w − 1, of (w − 1)², of r, of r² and of the k3 terms. They are not
+        relative to the largest weight. So None where any r is not finite, or so large or small that they had to be.
     """
+    r, over = log_weights.astype(np.float64, copy=False), np.add.reduceat
+    low, high = float(r.min()), float(r.max())
+    if not -SMALL < low <= high < SMALL:  # NaN is neither
+        return None
+    n = np.diff(starts, append=len(r)).astype(np.float64)
+    excess = np.expm1(r)
+    k3 = over(np.expm1(-r) + r if from_numerator else excess - r, starts)
+    largest = np.maximum.reduceat(r, starts)
+    return np.stack([n, largest, *(over(part, starts) for part in (excess, excess * excess, r, r * r)), k3])
 
-    n: Float64Array
-    largest: Float64Array
-    total: Float64Array
-    """Sum of r."""
-    squares: Float64Array
-    """Sum of r²."""
-    excess: Float64Array
-    """Sum of w − 1."""
-    excess_squares: Float64Array
-    """Sum of (w − 1)²."""
-    product: Float64Array
-    """Sum of (w − 1) r."""
-    k3: Float64Array
 
-    @classmethod
-    def of(cls, log_weights: FloatArray, starts: IntArray, *, from_numerator: bool) -> "StretchSums | None":
-        """Sums over the stretches of `log_weights` (n,) that begin at `starts`; None where `WeightSums` are needed.
-
-        That is where any is not finite, or so large or small that powers of e would be.
-        """
-        r, over = log_weights.astype(np.float64, copy=False), np.add.reduceat
-        low, high = float(r.min()), float(r.max())
-        if not -SMALL < low <= high < SMALL:  # NaN is neither
-            return None
-        n = np.diff(starts, append=len(r)).astype(np.float64)
-        excess = np.expm1(r)
-        k3 = over(np.expm1(-r) + r if from_numerator else excess - r, starts)
-        squares, excess_squares, product = (
-            over(one * two, starts) for one, two in ((r, r), (excess, excess), (excess, r))
-        )
-        return cls(
-            n,
-            np.maximum.reduceat(r, starts),
-            over(r, starts),
-            squares,
-            over(excess, starts),
-            excess_squares,
-            product,
-            k3,
-        )
-
-    def by(self, rows: IntArray, size: int) -> WeightSums:
-        """The sums of those stretches together that have the same of `rows` (q,), which are below `size`."""
-        found = WeightSums.none((size,)).array()
-        for row in range(size):
-            of = rows == row
-            if of.any():
-                n, total, squares, excess, excess_squares, product, k3 = (
-                    float(np.add.reduce(one[of]))
-                    for one in (
-                        self.n,
-                        self.total,
-                        self.squares,
-                        self.excess,
-                        self.excess_squares,
-                        self.product,
-                        self.k3,
-                    )
-                )
-                largest = float(self.largest[of].max())
-                w, scale = n + excess, math.exp(-largest)
-                second = scale * scale * (n + 2 * excess + excess_squares)
-                entropy = scale * (product + total - largest * w)
-                found[:, row] = (n, largest, scale * w, second, entropy, total, squares, k3)
-        return WeightSums.of_array(found)
+def sums_by_row(stretches: Float64Array, rows: IntArray, size: int) -> Float64Array:
+    """(7, size), an `array` of `WeightSums`: those `stretches` (7, q) together that have the same of `rows` (q,)."""
+    sums: Float64Array = WeightSums.none((size,)).array()
+    for row in range(size):
+        mine = rows == row
+        if mine.any():
+            n, excess, squared, total, squares, k3 = (
+                float(np.add.reduce(part[mine])) for i, part in enumerate(stretches) if i != 1
+            )
+            largest = float(stretches[1][mine].max())
+            scale = math.exp(-largest)
+            first, second = scale * (n + excess), scale * scale * (n + 2 * excess + squared)
+            sums[:, row] = (n, largest, first, second, total, squares, k3)
+    return sums
 
 
 SMALL = 4.0
 """Nats: a weight is then known to 1e-14, whatever the others are."""
 
 FIELDS = tuple(field.name for field in fields(WeightSums))
+TOTAL = FIELDS.index("total")
 
 MODIFIED = 0.01
 """An applied weight further than this from exp r, relative, was modified; bfloat16 alone gives 0.004."""
@@ -332,11 +275,11 @@ def mass_above(counts: IntArray, cap: float) -> float:
 
 def _share(part: Array, whole: Array) -> Float64Array:
     """Part / whole, NaN where `whole` is 0."""
-    found: Array
+    answer: Array
     if isinstance(whole, float):  # of one set, as floats of Python: numpy's way takes several times as long
-        found = np.float64(float(part) / float(whole) if whole else math.nan)
+        answer = np.float64(float(part) / float(whole) if whole else math.nan)
     else:
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.where(np.asarray(whole) == 0, math.nan, np.divide(part, whole))[()]
-    share: Float64Array = found
+            answer = np.where(np.asarray(whole) == 0, math.nan, np.divide(part, whole))[()]
+    share: Float64Array = answer
     return share

@@ -6,17 +6,24 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.metrics.series import Pair
+from tracker_diag.stats.arrays import namespace
 from tracker_diag.tensors.observation import Observation
 
 
 class Arrival:
-    """Observations on their way from a device to the host, in one copy; until `wait` nothing waits for it."""
+    """Observations on their way from a device to the host, in one copy; until `wait` nothing waits for it.
+
+    Those that are on the host already stay as they are.
+    """
 
     def __init__(self, observed: Mapping[Pair, Observation]) -> None:
         self._observed = observed
-        self._arrays = [a for one in observed.values() for a in (*one.integers(), *one.floats())]
+        self._arrays: list[Any] = []
+        if all(namespace(observation.sums[0]) is np for observation in observed.values()):
+            return
         import torch
 
+        self._arrays = [a for observation in observed.values() for a in observation.arrays()]
         device = self._arrays[0].device
         # float64 bits travel as int64, so that one buffer holds both.
         packed = torch.cat([a.contiguous().view(torch.int64).reshape(-1) for a in self._arrays])
@@ -32,6 +39,8 @@ class Arrival:
 
     def wait(self) -> dict[Pair, Observation]:
         """The observations, in numpy arrays."""
+        if not self._arrays:
+            return dict(self._observed)
         if self._done is not None:
             self._done.synchronize()
         flat, start, arrays = self._host.numpy(), 0, []
@@ -39,9 +48,10 @@ class Arrival:
             part = flat[start : start + like.numel()].reshape(tuple(like.shape))
             arrays.append(part.view(np.float64) if like.is_floating_point() else part)
             start += like.numel()
-        found: dict[Pair, Observation] = {}
-        taken = iter(arrays)
-        for pair, one in self._observed.items():
-            integers = [next(taken) for _ in one.integers()]
-            found[pair] = one.rebuilt(iter(integers), taken)
-        return found
+        arrived = iter(arrays)
+        return {pair: observation.rebuilt(arrived) for pair, observation in self._observed.items()}
+
+
+def on_host(observed: Mapping[Pair, Observation]) -> dict[Pair, Observation]:
+    """`observed` in numpy arrays; waits for a device if it is on one."""
+    return Arrival(observed).wait()

@@ -10,8 +10,7 @@ from tracker_diag.errors import BatchError, UnknownName
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag.stats.arrays import Array, namespace, on_device
 from tracker_diag.stats.once import once
-from tracker_diag.tensors.given import unified
-from tracker_diag.tensors.labels import LABELS, array_of, flags_of, floats_of, ids_of, kind_of, label_of
+from tracker_diag.tensors.given import LABELS, flags_of, floats_of, ids_of, kind_of, label_of, unified
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -89,7 +88,7 @@ class Tensors(TypedDict, total=False):
 class TokenBatch:
     """Per-token arrays of one observation, flattened to (N,), with the sequence of each token.
 
-    Build it with `TokenBatch.of`. Within a sequence, tokens stand in the order of the text. The arrays are
+    Build it with `TokenBatch.validated`. Within a sequence, tokens stand in the order of the text. The arrays are
     numpy's, or torch's on the device where they were.
     """
 
@@ -117,7 +116,7 @@ class TokenBatch:
     """(N,) integers, where given."""
 
     @classmethod
-    def of(
+    def validated(
         cls,
         *,
         check: bool = True,
@@ -136,13 +135,12 @@ class TokenBatch:
             raise BatchError(unknown[0], "no such argument", f"one of {', '.join(Tensors.__annotations__)}")
         values = unified(given, (*LOGPROBS, *MASKS, APPLIED, TOKENS), LABELS)
         about = {name: values.pop(name) for name in LABELS if name in values}
-        tool_names, sequence_ids = values.pop("tool_names", None), values.pop("sequence_ids", None)
-        _same_device({**values, "sequence_ids": sequence_ids})
-        arrays = {name: array_of(name, values[name]) for name in (*LOGPROBS, *MASKS, APPLIED, TOKENS) if name in values}
+        tool_names, given_ids = values.pop("tool_names", None), values.get("sequence_ids")
+        _same_device(values)
+        arrays = {name: values[name] for name in (*LOGPROBS, *MASKS, APPLIED, TOKENS) if name in values}
         shape, anchor = _same_shape(arrays)
         _forms_a_pair(arrays)
         check = check or not on_device(arrays[anchor])
-        given_ids = None if sequence_ids is None else array_of("sequence_ids", sequence_ids)
         ids = _sequence(shape, anchor, given_ids, check)
 
         masks = {name: flags_of(name, arrays[name], check) for name in MASKS if name in arrays}
@@ -305,13 +303,12 @@ def running_count(flags: Array, ids: Array | None, width: int | None = None) -> 
     return total - (np.maximum.accumulate(before) if xp is np else before.cummax(0).values)
 
 
-def _same_device(given: dict[str, Tensor]) -> None:
-    devices = {name: str(value.device) for name, value in given.items() if hasattr(value, "device")}
-    if devices:
+def _same_device(arrays: dict[str, Array]) -> None:
+    devices = {name: str(getattr(value, "device", "cpu")) for name, value in arrays.items()}
+    for name, device in devices.items():
         anchor, first = next(iter(devices.items()))
-        for name, device in devices.items():
-            if device != first:
-                raise BatchError(name, f"a tensor on {device}", f"{first}, where {anchor} is")
+        if device != first:
+            raise BatchError(name, f"a tensor on {device}", f"{first}, where {anchor} is")
 
 
 def _same_shape(arrays: dict[str, Array]) -> tuple[tuple[int, ...], str]:

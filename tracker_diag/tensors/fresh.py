@@ -48,13 +48,13 @@ class Fresh:
 
     def take(self) -> dict[str, SliceWindow]:
         """Those slices that have enough tokens, which are forgotten with it."""
-        found: dict[str, SliceWindow] = {}
+        enough_now: dict[str, SliceWindow] = {}
         for row, name in enumerate(CONTEXT):
             if self._tokens[row] >= self._needed and name not in self._told:
-                found[name] = SliceWindow(self._counts[row])
+                enough_now[name] = SliceWindow(self._counts[row])
                 self._counts[row], self._tokens[row] = np.zeros(self._shape, np.int64), 0
                 self._told.add(name)
-        return found
+        return enough_now
 
     def clear(self) -> None:
         """Forget all of it."""
@@ -104,14 +104,14 @@ class FreshCells:
         The reference of each is what came beside it.
         """
         enough = (self._tokens >= self._needed).all(axis=0)
-        found: dict[int, SliceWindow] = {}
+        windows: dict[int, SliceWindow] = {}
         for row in map(int, np.flatnonzero(enough)):
             if row not in self._told:
                 counts = np.stack([self._of_cell[row], np.zeros_like(self._of_cell[row])])
-                found[row] = SliceWindow(counts[None], reference=self._beside[row].copy())
+                windows[row] = SliceWindow(counts[None], reference=self._beside[row].copy())
                 self._of_cell[row], self._beside[row], self._tokens[:, row] = 0, 0, 0
                 self._told.add(row)
-        return found
+        return windows
 
     def clear(self) -> None:
         """Forget all of it."""
@@ -119,7 +119,7 @@ class FreshCells:
 
     def state_dict(self) -> dict[str, Any]:
         counted = {"of_cell": self._of_cell, "beside": self._beside}
-        return {name: [pack(part) for part in sparse(one)] for name, one in counted.items()} | {
+        return {name: [pack(part) for part in sparse(counts)] for name, counts in counted.items()} | {
             "told": sorted(self._told)
         }
 

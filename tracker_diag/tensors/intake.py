@@ -6,13 +6,12 @@ from typing import Any, cast
 from tracker_diag.errors import BatchError
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
+from tracker_diag.tensors.arrival import on_host
 from tracker_diag.tensors.batch import Tensors, TokenBatch
-from tracker_diag.tensors.meeting import Merged
-from tracker_diag.tensors.observation import Observation
+from tracker_diag.tensors.observation import Observation, add_observations, packed, renamed, unpacked
 from tracker_diag.tensors.parts import PART, contexts, observations
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.step import add_observation, on_host, packed, unpacked
 from tracker_diag.tensors.suspicions import suspicions, told_by
 from tracker_diag.tensors.worst import Found, Place, WorstTokens
 
@@ -37,7 +36,8 @@ class Intake:
         self._batches = 0
         self.told_by = ""
         """From what it was taken which tokens come after a tool."""
-        self._asked = False
+        self.asked = False
+        """Whether `observe` was called since the last `gather`, whatever became of it."""
         self._seconds: float | None = None
         self.step: int | None = None
         """The step that the tensors were said to be of, if it was said."""
@@ -50,11 +50,6 @@ class Intake:
 
     def __bool__(self) -> bool:
         return bool(self._incoming or self._gathered)
-
-    @property
-    def asked(self) -> bool:
-        """Whether `observe` was called since the last `gather`, whatever became of it."""
-        return self._asked
 
     @property
     def names(self) -> Names:
@@ -72,7 +67,7 @@ class Intake:
             self._came(step, seconds)
         tensors = cast("Tensors", {name: value for name, value in tensors.items() if value is not None})
         try:
-            batch = TokenBatch.of(check=self._health.strict, **tensors)
+            batch = TokenBatch.validated(check=self._health.strict, **tensors)
         except BatchError as error:
             if error.masked:
                 self._came(step, seconds)
@@ -85,13 +80,14 @@ class Intake:
             self._health.tell(suspicions(tensors, batch, rows))
             self.told_by = told_by(tensors)
             self._came(step, seconds)
-        found: dict[Pair, Observation]
+        observed: dict[Pair, Observation]
         if in_parts:
-            found = observations(batch, self._names, self._batches, clip=self._clip)
+            observed = observations(batch, self._names, self._batches, clip=self._clip)
         else:
-            found = {pair: Observation.of(batch, pair, labels, self._batches, self._clip) for pair in batch.pairs}
-        for pair, one in found.items():
-            add_observation(self._incoming, pair, one)
+            observed = {
+                pair: Observation.reduced(batch, pair, labels, self._batches, self._clip) for pair in batch.pairs
+            }
+        add_observations(self._incoming, observed)
         self.worst.observe(batch, labels, self._names)
 
     def add(
@@ -100,36 +96,33 @@ class Intake:
         """Add what other processes have observed, with rows of their `names`, to what is there."""
         self._batches += 1
         self._incoming = on_host(self._incoming)
-        for pair, one in observed.items():
-            add_observation(self._incoming, pair, one.renamed(names, self._names))
-        self.missing = missing
-        self._health.counts["lost_rank_steps"] += lost
+        add_observations(self._incoming, renamed(observed, names, self._names))
+        self._heard(missing, lost)
 
     def _came(self, step: int | None, seconds: float | None) -> None:
-        self._asked, self._seconds, self.step, self.says_step = True, seconds, step, step is not None
+        self.asked, self._seconds, self.step, self.says_step = True, seconds, step, step is not None
 
     def gather(self, step: int) -> dict[Pair, Observation]:
         """All that is there, that of all ranks where there are several; it stays until `taken`.
 
         Every rank comes here with its first `log` after an `observe`, whatever else it logs.
         """
-        asked, self._asked = self._asked, False
+        asked, self.asked = self.asked, False
         observed, self._incoming = self._incoming, {}
         if self._ranks is not None and asked:
             with self._health.guard("rank_errors"):
                 merged = self._ranks.merge(step, on_host(observed), self._names, self._seconds)
                 observed, self.time_ratio = merged.observed, merged.time_ratio
-                self._heard(merged)
-            self._tell_errors(self._ranks)
-        for pair, one in observed.items():
-            add_observation(self._gathered, pair, one)
+                self._heard(merged.missing, merged.lost)
+            self._count_errors(self._ranks)
+        add_observations(self._gathered, observed)
         return self._gathered
 
-    def _heard(self, merged: Merged) -> None:
-        self.missing = merged.missing
-        self._health.counts["lost_rank_steps"] += merged.lost
+    def _heard(self, missing: Mapping[Rank, int] | None, lost: int) -> None:
+        self.missing = missing
+        self._health.counts["lost_rank_steps"] += lost
 
-    def _tell_errors(self, ranks: Ranks) -> None:
+    def _count_errors(self, ranks: Ranks) -> None:
         for error in ranks.errors():
             self._health.record("rank_errors", error)
 
@@ -148,17 +141,16 @@ class Intake:
             return False
         with self._health.guard("rank_errors"):
             merged = self._ranks.close()
-            self._heard(merged)
-            for pair, one in merged.observed.items():
-                add_observation(self._gathered, pair, one)
-        self._tell_errors(self._ranks)
+            self._heard(merged.missing, merged.lost)
+            add_observations(self._gathered, merged.observed)
+        self._count_errors(self._ranks)
         return bool(self._gathered)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "names": [self.names.state_dict(), self._names.state_dict()],
-            "observed": [packed(self._incoming), packed(self._gathered)],
-            "asked": self._asked,
+            "observed": [packed(on_host(self._incoming)), packed(on_host(self._gathered))],
+            "asked": self.asked,
             "step": [self.step, self.says_step],
             "batches": self._batches,
             "time_ratio": self.time_ratio,
@@ -170,7 +162,7 @@ class Intake:
         if self._ranks:
             self._ranks.names, self._names = shown, local
         else:  # saved with several ranks, perhaps: what is one rank's own goes by its own names
-            self._incoming = {pair: one.renamed(local, shown) for pair, one in self._incoming.items()}
+            self._incoming = renamed(self._incoming, local, shown)
             self._names = shown
-        self._asked, self._batches, (self.step, self.says_step) = state["asked"], state["batches"], state["step"]
+        self.asked, self._batches, (self.step, self.says_step) = state["asked"], state["batches"], state["step"]
         self.time_ratio = state["time_ratio"]

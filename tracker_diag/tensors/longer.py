@@ -11,8 +11,7 @@ from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.histogram import BINS
 from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.stats.weights import WeightSums
-from tracker_diag.tensors.counted import CountedStep
-from tracker_diag.tensors.observation import GROUPS
+from tracker_diag.tensors.observation import GROUPS, Observation
 
 TOKENS = statistic("p95").needs
 """Tokens for which a window reaches further back."""
@@ -28,30 +27,30 @@ class LongerWindow:
 
     def __init__(self, row: int) -> None:
         self._row = row
-        self._left: deque[tuple[int, CountedStep]] = deque()
+        self._left: deque[tuple[int, Observation]] = deque()
         """Of each the number of the step, and the slice alone."""
 
-    def push(self, number: int, step: CountedStep, recent: Iterable[CountedStep]) -> None:
+    def push(self, number: int, step: Observation, recent: Iterable[Observation]) -> None:
         """Take in the step that has left, before the `recent` ones."""
         if self._tokens(recent) >= TOKENS:
             self._left.clear()
         elif self._tokens([step]):
-            self._left.append((number, step.of_slice(self._row)))
+            self._left.append((number, step.slice_alone(self._row)))
             # The recent steps may have no tokens at all, so enough is kept without them.
-            kept = self._tokens(one for _, one in self._left)
+            kept = self._tokens(step for _, step in self._left)
             while (kept := kept - self._tokens([self._left[0][1]])) >= TOKENS:
                 self._left.popleft()
 
-    def _tokens(self, steps: Iterable[CountedStep]) -> int:
-        return sum(int(step.floats[0][0, self._row]) for step in steps)
+    def _tokens(self, steps: Iterable[Observation]) -> int:
+        return sum(int(step.sums[0][0, self._row]) for step in steps)
 
-    def extended(self, window: SliceWindow, number: int, recent: Sequence[CountedStep]) -> SliceWindow:
+    def extended(self, window: SliceWindow, number: int, recent: Sequence[Observation]) -> SliceWindow:
         """`window` of the `recent` steps, the last of them `number`, with as many from before as it lacks.
 
         What reached the optimiser stays that of the pair's steps: it is a share of all slices there.
         """
         tokens, first = window.n, number + 1
-        before: list[CountedStep] = []
+        before: list[Observation] = []
         for at, step in reversed(self._left):
             if not 0 < tokens < TOKENS or at <= number - STEPS:
                 break
@@ -59,21 +58,23 @@ class LongerWindow:
             before.insert(0, step)
         if not before:
             return window
-        steps = [*before, *(step.of_slice(self._row) for step in recent)]
+        steps = [*before, *(step.slice_alone(self._row) for step in recent)]
         groups, sequences = np.zeros((GROUPS, 2, BINS), np.int64), np.zeros((2, BINS), np.int64)
-        of_context, of_sums = [one.cells["context"] for one in steps], [one.of_sequences for one in steps]
-        for into, cells in ((groups, of_context), (sequences, of_sums)):
+        of_context, of_sequences = zip(
+            *((step.sketches["context"].cells, step.sequence_sketch.cells) for step in steps), strict=True
+        )
+        for into, cells in ((groups, of_context), (sequences, of_sequences)):
             index, count = (np.concatenate(part) for part in zip(*cells, strict=True))
             np.add.at(into.reshape(-1), index, count)
-        of_tokens, of_sequences = (
-            WeightSums.merged(np.stack([one.floats[i][:, self._row] for one in steps])) for i in (0, 1)
+        token_sums, sequence_sums = (
+            WeightSums.merged(np.stack([step.sums[i][:, self._row] for step in steps])) for i in (0, 1)
         )
-        lengths = np.add.reduce([one.floats[3][:, self._row] for one in steps])
+        lengths = np.add.reduce([step.sums[3][:, self._row] for step in steps])
         return replace(
             window,
             groups=groups,
-            tokens=of_tokens,
-            sequences=of_sequences,
+            tokens=token_sums,
+            sequences=sequence_sums,
             sequence_counts=sequences,
             lengths=lengths,
             summed=None,
@@ -87,4 +88,4 @@ class LongerWindow:
         return [[number, step.state_dict()] for number, step in self._left]
 
     def load_state_dict(self, state: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
-        self._left = deque((number, CountedStep.of_state(step)) for number, step in state)
+        self._left = deque((number, Observation.of_state(step)) for number, step in state)

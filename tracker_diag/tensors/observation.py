@@ -1,32 +1,35 @@
 """Observation: what one batch adds to one ratio pair, reduced to counts and sums."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tracker_diag.metrics.series import ALL, CONTEXT, FIXED, NAMED_ROWS, Dimension, Pair
+from tracker_diag.errors import SourceError
+from tracker_diag.metrics.series import ALL, CONTEXT, DIMENSIONS, FIXED, NAMED_ROWS, PAIRS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, IntArray, namespace
+from tracker_diag.stats.cells import Cells
 from tracker_diag.stats.gradient import SIZE, gradient_sums
 from tracker_diag.stats.histogram import BINS, Sketch, sketch
+from tracker_diag.stats.once import once
 from tracker_diag.stats.tails import cells_have_signal
 from tracker_diag.stats.weights import WeightSums, applied_sums
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.slices import Names, size
-from tracker_diag.tensors.state import pack, unpack
+from tracker_diag.tensors.state import pack, pack_cells, unpack, unpack_cells
 
 GROUPS = 8
 """Groups of sequences that `context` is kept apart by, so that its sampling error can be told."""
 
 ROWS = FIXED["context"]
-"""Of `Observation.tokens` and `.applied`, and, `GROUPS` of each, of the sketch of `context`."""
+"""Of `Observation.tokens` and `.reached`, and, `GROUPS` of each, of the sketch of `context`."""
 
 SEQUENCE_ROWS = (*CONTEXT, ALL)
 """Of `Observation.sequences`."""
 
-FLOAT_SHAPES = ((8, 3), (8, 3), (3, 18), (2, 3))
-"""Of `Observation.floats`."""
+SHAPES = ((7, 3), (7, 3), (3, 5 + SIZE), (2, 3))
+"""Of `Observation.sums`."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +41,36 @@ class Observation:
 
     sketches: Mapping[Dimension, Sketch]
     """A row per slice of the dimension; of `context` `GROUPS` rows per slice."""
-    tokens: WeightSums
-    """(3,) exact sums over the tokens of each slice of `context`, and of those whose context is unknown."""
-    sequences: WeightSums
-    """(3,) of both slices of `context` and of all: over the log-ratios summed over each sequence's tokens there."""
     sequence_sketch: Sketch
-    """3 rows, of the same sums."""
-    applied: Array
-    """(3, 5 + 13) of `applied_sums` and `gradient_sums`, as `tokens`; zeros where no applied weights were given, and
-    no advantages or for another pair than policy."""
-    lengths: Array
-    """(2, 3) of `sequences`: over their tokens n and summed log-ratios S there, the sums of n · S and of n²."""
+    """3 rows, of the sums of `sequences`."""
+    sums: Sequence[Array]
+    """Of `SHAPES`, float64: those of `tokens`, `sequences`, `reached` and `lengths`."""
+
+    @property
+    def tokens(self) -> WeightSums:
+        """(3,) exact sums over the tokens of each slice of `context`, and of those whose context is unknown."""
+        return WeightSums.of_array(self.sums[0])
+
+    @property
+    def sequences(self) -> WeightSums:
+        """(3,) of both slices of `context` and of all: over the log-ratios summed over each sequence's tokens there."""
+        return WeightSums.of_array(self.sums[1])
+
+    @property
+    def reached(self) -> Array:
+        """(3, 5 + 13) of `applied_sums` and `gradient_sums`, as `tokens`.
+
+        Zeros where no applied weights were given; and where no advantages were, or for another pair than policy.
+        """
+        return self.sums[2]
+
+    @property
+    def lengths(self) -> Array:
+        """(2, 3) of `sequences`: over their tokens n and summed log-ratios S there, the sums of n · S and of n²."""
+        return self.sums[3]
 
     @classmethod
-    def of(
+    def reduced(
         cls,
         batch: TokenBatch,
         pair: Pair,
@@ -78,13 +97,13 @@ class Observation:
         sizes = [rows_of(dimension) for dimension in rows]
         sketches = dict(zip(rows, sketch(r, list(rows.values()), sizes), strict=True))
 
-        tokens = WeightSums.of(r, member, from_numerator=drift)
+        tokens = WeightSums.summed(r, member, from_numerator=drift).array()
         sums = [batch.by_sequence(xp.where(m, r, 0.0)) for m in member]
         lengths = [batch.by_sequence(m) for m in member]
-        applied = np.zeros((len(member), 5)) if xp is np else xp.zeros_like(tokens.array()[:5, :].T)
+        reached = np.zeros(SHAPES[2]) if xp is np else xp.zeros(SHAPES[2], dtype=xp.float64, device=r.device)
+        applied, update = reached[:, :5], reached[:, 5:]
         if pair == pair_of_applied(batch):
             applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
-        update = xp.zeros_like(xp.concatenate([tokens.array(), tokens.array()])[:SIZE, :].T)
         if pair == "policy" and "advantages" in batch.labels:
             given, by, n = batch.labels["advantages"], multiplied(batch), xp.clip(sum(lengths), 1, None)
             share = batch.per_token(1 / n)
@@ -95,40 +114,34 @@ class Observation:
     def built(
         cls,
         sketches: Mapping[Dimension, Sketch],
-        tokens: WeightSums,
+        tokens: Array,
         sums: list[Array],
         lengths: list[Array],
-        applied: Array,
+        reached: Array,
     ) -> "Observation":
         """The observation of these parts.
 
         Args:
+            tokens, reached: the first and third of its `sums`.
             sums, lengths: by `ROWS`, of each sequence the sum of its log-ratios there, and how many it has.
         """
         sums[-1], lengths[-1] = sum(sums), sum(lengths)  # all, in place of what is unknown
         xp = namespace(sums[0])
         present = [n > 0 for n in lengths]
         summed, number = xp.stack(sums), xp.stack(lengths)
-        sequences = WeightSums.of(summed, xp.stack(present))
+        sequences = WeightSums.summed(summed, xp.stack(present)).array()
         finite = xp.isfinite(summed)
         summed, number = xp.where(finite, summed, 0.0), xp.where(finite, number, 0.0)
         products = xp.stack([(number * summed).sum(-1), (number * number).sum(-1)])
         row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
         (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
-        return cls(sketches, tokens, sequences, of_sequences, applied, products)
+        return cls(sketches, of_sequences, (tokens, sequences, reached, products))
 
     def __add__(self, other: "Observation") -> "Observation":
-        mine, theirs = dict(self.sketches), other.sketches
-        for dimension, counted in theirs.items():
-            mine[dimension] = mine[dimension] + counted if dimension in mine else counted
-        return Observation(
-            mine,
-            self.tokens + other.tokens,
-            self.sequences + other.sequences,
-            self.sequence_sketch + other.sequence_sketch,
-            self.applied + other.applied,
-            self.lengths + other.lengths,
-        )
+        sketches = dict(self.sketches)
+        for dimension, counted in other.sketches.items():
+            sketches[dimension] = sketches[dimension] + counted if dimension in sketches else counted
+        return Observation(sketches, self.sequence_sketch + other.sequence_sketch, added(self.sums, other.sums))
 
     def renamed(self, names: Names, agreed: Names) -> "Observation":
         """The same with the rows of `tool` and `env`, which are those of `names`, where `agreed` has them."""
@@ -136,48 +149,51 @@ class Observation:
         for dimension, known in names.rows.items():
             if dimension in sketches:
                 row = [agreed.row(dimension, name) for name in known]
-                if row == [*range(len(known))]:
-                    continue
-                row += [NAMED_ROWS - 1] * (NAMED_ROWS - len(row))
-                moved, given = Sketch.empty(NAMED_ROWS), sketches[dimension]
-                np.add.at(moved.counts, row, given.counts)
-                np.add.at(moved.nonfinite, row, given.nonfinite)
-                sketches[dimension] = moved
+                if row != [*range(len(known))]:
+                    row += [NAMED_ROWS - 1] * (NAMED_ROWS - len(row))
+                    sketches[dimension] = sketches[dimension].moved(np.array(row), NAMED_ROWS)
         return replace(self, sketches=sketches)
 
     def without_context(self) -> "Observation":
         """The same where nobody knows which tokens come after a tool: all are of the last of `ROWS`, and of no turn."""
-        given, context = self.sketches["context"], Sketch.empty(len(ROWS) * GROUPS)
-        context.counts[-GROUPS:] = given.counts.reshape(len(ROWS), GROUPS, *given.counts.shape[1:]).sum(0)
-        context.nonfinite[-GROUPS:] = given.nonfinite.reshape(len(ROWS), GROUPS).sum(0)
-
-        empty = WeightSums.of(np.zeros(0), np.zeros((1, 0), bool)).array()
-        tokens, sequences = empty.repeat(len(ROWS), 1), self.sequences.array().copy()
-        tokens[:, -1] = WeightSums.merged(self.tokens.array().T).array()
-        sequences[:, :-1] = empty
-        of_sequences = Sketch.empty(len(SEQUENCE_ROWS))
-        of_sequences.counts[-1] = self.sequence_sketch.counts[-1]
-        of_sequences.nonfinite[-1] = self.sequence_sketch.nonfinite[-1]
-        applied = np.zeros_like(self.applied)
-        applied[-1] = self.applied.sum(0)
+        last = len(ROWS) - 1
         sketches: dict[Dimension, Sketch] = {name: one for name, one in self.sketches.items() if name != "turn"}
-        sketches["context"] = context
-        lengths = self.lengths * np.array([0.0, 0.0, 1.0])
-        return Observation(
-            sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied, lengths
-        )
+        unknown = last * GROUPS + np.arange(len(ROWS) * GROUPS) % GROUPS
+        sketches["context"] = sketches["context"].moved(unknown, len(ROWS) * GROUPS)
+        (index, count), nonfinite = self.sequence_sketch.cells, self.sequence_sketch.nonfinite.copy()
+        of_all = index >= last * 2 * BINS
+        nonfinite[:last] = 0
+        tokens, sequences, reached, lengths = (np.array(part) for part in self.sums)
+        empty = WeightSums.none((last,)).array()
+        tokens[:, -1] = WeightSums.merged(tokens.T).array()
+        tokens[:, :-1] = sequences[:, :-1] = empty
+        reached[-1], reached[:-1], lengths[:, :-1] = reached.sum(0), 0.0, 0.0
+        of_sequences = Sketch.of_cells((index[of_all], count[of_all]), nonfinite)
+        return Observation(sketches, of_sequences, (tokens, sequences, reached, lengths))
+
+    def slice_alone(self, row: int) -> "Observation":
+        """The same of one slice of `context` alone, on the host, in its own rows and in no other dimension."""
+        context = _of_rows(self.sketches["context"], row * GROUPS, GROUPS)
+        return Observation({"context": context}, _of_rows(self.sequence_sketch, row, 1), self.sums)
 
     @property
     def nonfinite(self) -> IntArray:
         """(3,) NaN and infinite log-ratios and applied weights, by `ROWS`."""
         by_slice: IntArray = self.sketches["context"].nonfinite.reshape(len(ROWS), GROUPS).sum(1)
-        of_weights: IntArray = self.applied[:, 4].astype(np.int64)
+        of_weights: IntArray = self.reached[:, 4].astype(np.int64)
         return by_slice + of_weights
 
-    @property
+    @once
     def signal(self) -> bool:
-        """Whether any ratio differs from 1 by more than float noise."""
+        """Whether any ratio differs from 1 by more than float noise; on the host."""
         return cells_have_signal(self.sketches["context"].cells[0])
+
+    @once
+    def by_slice(self) -> Cells:
+        """The cells of `context` without its groups; an index occurs once for each group that has it."""
+        index, count = self.sketches["context"].cells
+        row, rest = np.divmod(index, 2 * BINS)
+        return row // GROUPS * (2 * BINS) + rest, count
 
     @property
     def after_tool(self) -> bool:
@@ -186,42 +202,83 @@ class Observation:
         index = self.sketches["context"].cells[0]
         return bool(index.searchsorted(last) > index.searchsorted(first))
 
-    def integers(self) -> list[Array]:
-        """All counts, in a fixed order."""
-        return [a for one in (*self.sketches.values(), self.sequence_sketch) for a in (one.counts, one.nonfinite)]
+    def arrays(self) -> list[Array]:
+        """All counts and sums, in a fixed order."""
+        counted = [a for one in (*self.sketches.values(), self.sequence_sketch) for a in (one.counts, one.nonfinite)]
+        return [*counted, *self.sums]
 
-    def floats(self) -> list[Array]:
-        """All float64 sums, in a fixed order."""
-        return [self.tokens.array(), self.sequences.array(), self.applied, self.lengths]
-
-    def rebuilt(self, integers: Iterator[Array], floats: Iterator[Array]) -> "Observation":
-        """The same observation with other arrays, in the order of `integers` and `floats`."""
-        sketches: dict[Dimension, Sketch] = {
-            dimension: Sketch(next(integers), next(integers)) for dimension in self.sketches
-        }
-        of_sequences = Sketch(next(integers), next(integers))
-        tokens, sequences = WeightSums.of_array(next(floats)), WeightSums.of_array(next(floats))
-        return Observation(sketches, tokens, sequences, of_sequences, next(floats), next(floats))
+    def rebuilt(self, arrays: Iterator[Array]) -> "Observation":
+        """The same observation with other `arrays`, in their order."""
+        sketches: dict[Dimension, Sketch] = {name: Sketch(next(arrays), next(arrays)) for name in self.sketches}
+        of_sequences = Sketch(next(arrays), next(arrays))
+        return Observation(sketches, of_sequences, tuple(next(arrays) for _ in SHAPES))
 
     def state_dict(self) -> dict[str, Any]:
         """The observation in JSON values."""
-        counted: dict[str, Sketch] = {str(name): one for name, one in self.sketches.items()}
-        counted["of_sequences"] = self.sequence_sketch
         return {
-            "sketches": {name: [*map(pack, one.cells), pack(one.nonfinite)] for name, one in counted.items()},
-            "floats": [pack(part) for part in self.floats()],
+            "sketches": {name: _packed(one) for name, one in self.sketches.items()},
+            "of_sequences": _packed(self.sequence_sketch),
+            "sums": [pack(part) for part in self.sums],
         }
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "Observation":
         """The observation that `state_dict` was taken of."""
-        sketches: dict[Any, Sketch] = {}
-        for name, packed in state["sketches"].items():
-            index, count, nonfinite = (unpack(part) for part in packed)
-            sketches[name] = Sketch.of_cells((index, count), nonfinite)
-        of_sequences = sketches.pop("of_sequences")
-        tokens, sequences, *sums = (unpack(part) for part in state["floats"])
-        return cls(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, *sums)
+        saved = state["sketches"]
+        if unknown := sorted(set(saved) - set(DIMENSIONS)):
+            raise SourceError(f"dimension: {unknown[0]!r} given, expected one of {', '.join(DIMENSIONS)}")
+        sketches: dict[Dimension, Sketch] = {
+            name: _unpacked(saved[name], rows_of(name)) for name in DIMENSIONS if name in saved
+        }
+        sums = tuple(unpack(part).reshape(shape) for part, shape in zip(state["sums"], SHAPES, strict=True))
+        return cls(sketches, _unpacked(state["of_sequences"], len(SEQUENCE_ROWS)), sums)
+
+
+def added(sums: Sequence[Array], other: Sequence[Array]) -> list[Array]:
+    """`sums` of two observations together."""
+    weights = (
+        (WeightSums.of_array(a) + WeightSums.of_array(b)).array() for a, b in zip(sums[:2], other[:2], strict=True)
+    )
+    return [*weights, *(a + b for a, b in zip(sums[2:], other[2:], strict=True))]
+
+
+def add_observations(into: dict[Pair, Observation], observed: Mapping[Pair, Observation]) -> None:
+    """Add what was `observed` to what is there of each pair."""
+    for pair, observation in observed.items():
+        into[pair] = into[pair] + observation if pair in into else observation
+
+
+def renamed(observed: Mapping[Pair, Observation], names: Names, agreed: Names) -> dict[Pair, Observation]:
+    """`observed`, whose rows are those of `names`, with those of `agreed`."""
+    return {pair: observation.renamed(names, agreed) for pair, observation in observed.items()}
+
+
+def packed(observed: Mapping[Pair, Observation]) -> dict[str, Any]:
+    """`observed`, which is on the host, in JSON values."""
+    return {pair: observation.state_dict() for pair, observation in observed.items()}
+
+
+def unpacked(state: Mapping[str, Any]) -> dict[Pair, Observation]:
+    """What `packed` was given."""
+    return {pair: Observation.of_state(state[pair]) for pair in PAIRS if pair in state}
+
+
+def _of_rows(counted: Sketch, first: int, rows: int) -> Sketch:
+    """So many rows from `first` on, which becomes the first row."""
+    (index, count), width = counted.cells, 2 * BINS
+    start, end = index.searchsorted([first * width, (first + rows) * width])
+    return Sketch.of_cells(
+        (index[start:end] - first * width, count[start:end]), counted.nonfinite[first : first + rows]
+    )
+
+
+def _packed(counted: Sketch) -> list[str]:
+    return [*pack_cells(counted.cells), pack(counted.nonfinite)]
+
+
+def _unpacked(saved: Sequence[object], rows: int) -> Sketch:
+    *cells, nonfinite = saved
+    return Sketch.of_cells(unpack_cells(cells, rows), unpack(nonfinite))
 
 
 def pair_of_applied(batch: TokenBatch) -> Pair | None:

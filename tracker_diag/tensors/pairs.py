@@ -44,9 +44,9 @@ class PairWindows(Mapping[Pair, PairWindow]):
         Gives the pairs whose step counts: those of which there is something new to say.
         """
         counted: list[Pair] = []
-        for pair, one in observed.items():
+        for pair, observation in observed.items():
             window = self._of[pair] = self._of.get(pair) or self._new(pair)
-            if (window.amend if pair in begun else window.push)(one):
+            if (window.amend if pair in begun else window.push)(observation):
                 counted.append(pair)
         return counted
 

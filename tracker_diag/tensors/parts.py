@@ -13,7 +13,7 @@ from tracker_diag.metrics.series import FIRST, PAIRS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, BoolArray, Float64Array, IntArray, RowArray
 from tracker_diag.stats.gradient import SIZE, gradient_sums
 from tracker_diag.stats.histogram import Tally
-from tracker_diag.stats.weights import StretchSums, WeightSums, applied_sums
+from tracker_diag.stats.weights import TOTAL, WeightSums, applied_sums, stretch_sums, sums_by_row
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.observation import (
     GROUPS,
@@ -38,7 +38,7 @@ def observations(
     most: int = PART,
     clip: tuple[float, float] = (0.2, 0.2),
 ) -> dict[Pair, Observation]:
-    """What `Observation.of` makes of each pair of `batch`, which is on the host.
+    """What `Observation.reduced` makes of each pair of `batch`, which is on the host.
 
     Counts are the same, sums are to rounding.
     """
@@ -46,21 +46,21 @@ def observations(
     in_order, prompts, begun = groups_in_order(batch, first_group), batch.labels.get("prompt"), beginnings(batch)
     lengths = np.zeros((len(ROWS), batch.sequences))
     for part in parts(batch, most):
-        rows = rows_told(batch, names, part.told(*begun), part.of)
+        rows = rows_told(batch, names, part.told(*begun), part.picked)
         context = rows["context"]
         rows["context"] = context * GROUPS + part.groups(in_order, prompts)
         labels: dict[Dimension, Any] = {dimension: row.astype(np.int32, copy=False) for dimension, row in rows.items()}
-        stretches = Stretches.of(part, context)
+        stretches = Stretches.cut(part, context)
         np.add.at(lengths, (stretches.context, stretches.sequence), _lengths(stretches.starts, len(part.at)))
-        for one in reduced.values():
-            one.add(part, labels, stretches)
-    return {pair: one.observation(lengths) for pair, one in reduced.items()}
+        for reduction in reduced.values():
+            reduction.add(part, labels, stretches)
+    return {pair: reduction.observation(lengths) for pair, reduction in reduced.items()}
 
 
 def contexts(batch: TokenBatch, names: Names) -> RowArray:
     """The row of `context` of each model token, in their order, as `label` gives it."""
     begun = beginnings(batch)
-    rows = (rows_told(batch, names, part.told(*begun), part.of)["context"] for part in parts(batch))
+    rows = (rows_told(batch, names, part.told(*begun), part.picked)["context"] for part in parts(batch))
     return np.concatenate([row.astype(np.int32, copy=False) for row in rows])
 
 
@@ -95,7 +95,7 @@ class Part:
     numbers: IntArray
     """(s,) the numbers of these sequences in the batch."""
 
-    def of(self, values: Any) -> Any:
+    def picked(self, values: Any) -> Any:
         """(n,) what its tokens have, of `values` (N,) of the batch."""
         return values[self.begin : self.end] if len(self.at) == self.end - self.begin else values[self.at]
 
@@ -123,19 +123,19 @@ class Part:
             begun = tool[np.diff(tool, prepend=-2) != 1].searchsorted(at)
             return np.repeat(begun - begun[first], lengths)
 
-        begins, unknown = (None if one is None else self.of(one) for one in (begins, unknown))
+        begins, unknown = (None if flags is None else self.picked(flags) for flags in (begins, unknown))
         return Told(np.repeat(answers != answers[first], lengths), is_late, turns, begins, unknown)
 
     def groups(self, in_order: IntArray, prompts: IntArray | None) -> IntArray:
         """(n,) the jackknife's group of each token, with those of all sequences in their order."""
         if prompts is not None:
-            groups: IntArray = group_of_prompt(self.of(prompts))
+            groups: IntArray = group_of_prompt(self.picked(prompts))
             return groups
         return np.repeat(in_order[self.numbers], _lengths(self.starts, len(self.at)))
 
     def log_ratio(self, pair: Pair) -> Any:
         """(n,) log-ratio r of `pair` in nats."""
-        new, old = (self.of(self.batch.logprobs[name]) for name in PAIRS[pair])
+        new, old = (self.picked(self.batch.logprobs[name]) for name in PAIRS[pair])
         with np.errstate(invalid="ignore"):  # inf − inf is NaN, which is counted, not dropped
             return new - old
 
@@ -154,7 +154,7 @@ class Stretches:
     """(n,) the same of each token."""
 
     @classmethod
-    def of(cls, part: Part, context: Any) -> "Stretches":
+    def cut(cls, part: Part, context: Any) -> "Stretches":
         new = np.empty(len(context), np.bool_)
         np.not_equal(context[1:], context[:-1], out=new[1:])
         new[part.starts] = True
@@ -182,22 +182,22 @@ class _Reduced:
         r, rows, sizes = part.log_ratio(self._pair), list(labels.values()), [rows_of(name) for name in labels]
         self._dimensions, self._tally = list(labels), self._tally or Tally(sizes)
         self._tally.add(r, rows)
-        summed = StretchSums.of(r, stretches.starts, from_numerator=self._drift)
+        summed = stretch_sums(r, stretches.starts, from_numerator=self._drift)
         if summed is not None:
-            self._tokens.append(summed.by(stretches.context, len(ROWS)).array())
-            np.add.at(self._sums, (stretches.context, stretches.sequence), summed.total)
+            self._tokens.append(sums_by_row(summed, stretches.context, len(ROWS)))
+            np.add.at(self._sums, (stretches.context, stretches.sequence), summed[TOTAL])
         else:
             member = np.stack([stretches.of_token == row for row in range(len(ROWS))])
-            self._tokens.append(WeightSums.of(r, member, from_numerator=self._drift).array())
+            self._tokens.append(WeightSums.summed(r, member, from_numerator=self._drift).array())
             with np.errstate(invalid="ignore"):
                 total = np.add.reduceat(r.astype(np.float64, copy=False), stretches.starts)
             np.add.at(self._sums, (stretches.context, stretches.sequence), total)
         if self._weights is not None:
-            applied = part.of(self._weights)
+            applied = part.picked(self._weights)
             self._applied += np.stack([applied_sums(applied, r, stretches.of_token == row) for row in range(len(ROWS))])
         if self._advantages is not None:
-            by = None if self._multiplied is None else part.of(self._multiplied)
-            advantages, lengths = part.of(self._advantages), _lengths(part.starts, len(part.at))
+            by = None if self._multiplied is None else part.picked(self._multiplied)
+            advantages, lengths = part.picked(self._advantages), _lengths(part.starts, len(part.at))
             self._update += gradient_sums(
                 r, advantages, stretches.of_token, self._clip, by, rows=len(ROWS), share=np.repeat(1 / lengths, lengths)
             )
@@ -206,7 +206,7 @@ class _Reduced:
         """What all of them come to; `lengths` says of each row and sequence how many tokens it has."""
         counted = self._tally.sketches() if self._tally else []
         sketches = dict(zip(self._dimensions, counted, strict=True))
-        merged = WeightSums.merged(np.stack(self._tokens))
+        merged = WeightSums.merged(np.stack(self._tokens)).array()
         reached = np.concatenate([self._applied, self._update], axis=1)
         return Observation.built(sketches, merged, list(self._sums), list(lengths), reached)
 

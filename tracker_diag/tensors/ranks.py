@@ -10,73 +10,29 @@ Give every rank a `Monitor(ranks=...)`, rank 0 with trackers and the others with
 
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from datetime import timedelta
+from functools import reduce
+from itertools import zip_longest
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tracker_diag.errors import require
 from tracker_diag.metrics.series import DIMENSIONS, NAMED_ROWS, PAIRS, Dimension, Pair, Rank
 from tracker_diag.stats.arrays import Float64Array, IntArray
-from tracker_diag.tensors.flat import counts_of, observation_of, sums_of
-from tracker_diag.tensors.meeting import Merged, all_there, default_store
-from tracker_diag.tensors.observation import Observation
+from tracker_diag.stats.histogram import BINS, Sketch
+from tracker_diag.tensors.observation import SEQUENCE_ROWS, SHAPES, Observation, added, renamed, rows_of
 from tracker_diag.tensors.slices import Names
-from tracker_diag.tensors.store import WAIT, ThroughStore, adopt
+from tracker_diag.tensors.store import WAIT, Merged, ThroughStore
 
 INT32_MAX = 2**31 - 1
 NO = "no"
 """In a store an empty word is none."""
+CELLS = 2 * BINS + 1
+"""Counts of a row of a sketch, and how many are not finite."""
 STEP, SECONDS, KNOWN, HAS = range(4)
 """Columns of what each rank gathers: its step, its seconds, whether it knows all names, whether it has a dimension;
 of the last one for each dimension, and after them the sums."""
-
-
-class Ranks(Protocol):
-    """How the observations of several ranks come together. What fails is told by `errors`, never raised."""
-
-    names: Names
-    """Names of tools and environments that the ranks agree on."""
-    leads: bool
-    """Whether this is the rank whose word counts."""
-
-    @property
-    def together(self) -> bool:
-        """Whether they have a collective, without which they cannot act as one."""
-        ...
-
-    def exchange(self, step: int, message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
-        """What each rank gives as `message` at `step`, in JSON values; each rank calls it at the same steps.
-
-        None where the ranks do not come together.
-        """
-        ...
-
-    def settle(self, word: str) -> str | None:
-        """The first word that any rank gives after this exchange, the same on all; None where it cannot be learnt."""
-        ...
-
-    def merge(
-        self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
-    ) -> Merged:
-        """The step of all ranks, from what this one `observed` with rows of its own `names`."""
-        ...
-
-    def say(self, message: Mapping[str, Any]) -> None:
-        """Hand `message`, JSON values, to the rank that leads; nobody waits, and each rank says what it likes."""
-        ...
-
-    def said(self) -> Sequence[Mapping[str, Any]]:
-        """On the rank that leads, what others have said and has come since the last time of asking."""
-        ...
-
-    def errors(self) -> Sequence[Exception]:
-        """What has failed since the last time of asking."""
-        ...
-
-    def close(self) -> Merged:
-        """Send what is still to be sent; gives what has come of the others since the last `merge`."""
-        ...
 
 
 class AllReduce:
@@ -109,13 +65,14 @@ class AllReduce:
         self._errors: list[Exception] = []
         self._exchanges = 0
         """How many were begun, the same number on all ranks that meet in one."""
-        self._parted: ThroughStore | None = None
-        """By which the ranks go on once they have parted."""
+        self._parted = False
         AllReduce._made += 1
         self._name = f"all_reduce/{AllReduce._made}"
         self._hosts: list[str] = [""] * self._world
-        self._said = ThroughStore(default_store(f"{self._name}/said"), self._rank, self._world)
-        """For what ranks say, which asks for no collective, as they may say it at different steps."""
+        self._store = ThroughStore(default_store(f"{self._name}/store"), self._rank, self._world)
+        """For what ranks say, which asks for no collective, as they may say it at different steps; and for all that
+        comes once they have parted."""
+        self._store.names = self.names
         if not all_there(default_store(self._name), self._rank, self._world, WAIT):
             self._part(0, TimeoutError(f"not all of {self._world} ranks have made an AllReduce within {WAIT}"))
             return
@@ -125,24 +82,27 @@ class AllReduce:
     def merge(
         self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
     ) -> Merged:
-        """The step of all ranks, the same on each of them, to the bit in its counts."""
-        if self._parted is None:
+        """The step of all ranks, the same on each of them, to the bit in its counts.
+
+        Args:
+            observed: what this rank has, with rows of its own `names`.
+            seconds: that this rank took for itself.
+        """
+        if not self._parted:
             try:
                 return self._merge(step, observed, names, seconds)
             except Exception as error:  # noqa: BLE001  # whatever it was, the next call would not fit the others'
-                through = self._part(step, error)
-        else:
-            through = self._parted
-        return through.merge(step, observed, names, seconds)
+                self._part(step, error)
+        return self._store.merge(step, observed, names, seconds)
 
     @property
     def together(self) -> bool:
         """Until they part."""
-        return self._parted is None
+        return not self._parted
 
     def exchange(self, step: int, message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
         """The `message` of each rank, by one collective; if one of them does not come, they part."""
-        if self._parted is not None:
+        if self._parted:
             return None
         everyones: list[Any] = [None] * self._world
         self._exchanges += 1
@@ -168,32 +128,29 @@ class AllReduce:
 
     def say(self, message: Mapping[str, Any]) -> None:
         """Hand `message` to rank 0, through the store."""
-        self._said.say(message)
+        self._store.say(message)
 
     def said(self) -> Sequence[Mapping[str, Any]]:
         """What has come of that, on rank 0."""
-        return self._said.said()
+        return self._store.said()
 
-    def _part(self, step: int, error: Exception) -> ThroughStore:
-        self._parted = ThroughStore(default_store(f"{self._name}/parted"), self._rank, self._world)
-        self._parted.names = self.names  # what has come so far goes by their rows
+    def _part(self, step: int, error: Exception) -> None:
+        self._parted = True
         what = f"the ranks part at step {step}, and go on through a store: {type(error).__name__}: {error}"
         self._errors.append(RuntimeError(what))
-        return self._parted
 
     def errors(self) -> Sequence[Exception]:
         """That the ranks have parted, once, and what has failed since."""
-        found, self._errors = self._errors, []
-        return [*found, *self._said.errors(), *(self._parted.errors() if self._parted else ())]
+        errors, self._errors = self._errors, []
+        return [*errors, *self._store.errors()]
 
     def close(self) -> Merged:
         """Send what is still to be sent, and take the rest, where the ranks have parted."""
-        lost = self._said.close().lost
-        merged = Merged({}) if self._parted is None else self._parted.close()
-        return replace(merged, lost=merged.lost + lost)
+        merged = self._store.close()
+        return merged if self._parted else Merged({}, lost=merged.lost)
 
     def _merge(self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None) -> Merged:
-        dimensions = {dimension for one in observed.values() for dimension in one.sketches}
+        dimensions = {dimension for observation in observed.values() for dimension in observation.sketches}
         own = float("nan") if seconds is None else seconds
         header = [step, own, float(_known(names, self.names)), *(float(d in dimensions) for d in DIMENSIONS)]
         gathered = self._gather(np.concatenate([header, *(sums_of(observed.get(pair)) for pair in PAIRS)]))
@@ -212,7 +169,7 @@ class AllReduce:
         pairs: list[Pair] = [pair for i, pair in enumerate(PAIRS) if sums[:, i, 0].any()]
         if not pairs:
             return Merged({}, taken)
-        mine = {pair: one.renamed(names, self.names) for pair, one in observed.items()}
+        mine = renamed(observed, names, self.names)
         counts = np.concatenate([counts_of(mine.get(pair), together) for pair in pairs])
         total = self._sum(counts, small=float(sums[:, :, 1].sum()) <= INT32_MAX)
         merged: dict[Pair, Observation] = {
@@ -240,7 +197,68 @@ class AllReduce:
         mine = {dimension: [*names.rows[dimension], *names.folded[dimension]] for dimension in names.rows}
         self._dist.all_gather_object(everyones, mine, group=self._group)
         for theirs in everyones:
-            adopt(self.names, theirs)
+            self.names.adopt(theirs)
+
+
+Ranks: TypeAlias = AllReduce | ThroughStore
+"""How the observations of several ranks come together. What fails is told by `errors`, never raised."""
+
+
+def default_store(name: str) -> Any:
+    """The store by which the trainer's own ranks have found each other, with keys of `name` alone."""
+    from torch.distributed import distributed_c10d
+
+    c10d: Any = distributed_c10d
+    return c10d.PrefixStore(f"tracker_diag/{name}", c10d._get_default_store())  # noqa: SLF001  # there is no other way to it
+
+
+def all_there(store: Any, rank: int, world: int, wait: timedelta) -> bool:
+    """Whether all of `world` ranks come here within `wait` of the first; the same answer on each, however late.
+
+    It is asked before any collective: one that a rank begins alone hangs the job. `store` has nothing but this meeting.
+    """
+    store.set(str(rank), b"here")
+    try:
+        store.wait([str(other) for other in range(world)], wait)
+        word = "all"
+    except Exception:  # noqa: BLE001  # stores raise what they like where time is over
+        word = "some"
+    # The first word counts: a rank that comes later must not begin what another has given up.
+    return bool(bytes(store.compare_set("said", "", word)) == b"all")
+
+
+def sums_of(observed: Observation | None) -> Float64Array:
+    """Whether there is an observation, how many values it has, and its sums, in fixed places."""
+    if observed is None:
+        return np.zeros(2 + sum(a * b for a, b in SHAPES))
+    n = max(float(counted.cells[1].sum() + counted.nonfinite.sum()) for counted in observed.sketches.values())
+    return np.concatenate([[1.0, n], *(part.reshape(-1) for part in observed.sums)])
+
+
+def counts_of(observed: Observation | None, dimensions: Sequence[Dimension]) -> IntArray:
+    """All counts in one array: of `dimensions` in their order, then of the sequences."""
+    known = [observed.sketches.get(d) for d in dimensions] + [observed.sequence_sketch] if observed else []
+    parts: list[IntArray] = []
+    for rows, counted in zip_longest(_rows(dimensions), known):
+        parts += [counted.counts.reshape(-1), counted.nonfinite] if counted else [np.zeros(rows * CELLS, np.int64)]
+    return np.concatenate(parts)
+
+
+def observation_of(integers: IntArray, sums: Float64Array, dimensions: Sequence[Dimension]) -> Observation:
+    """The merge of all ranks: counts summed already, sums (world, …) of `sums_of`."""
+    rows = _rows(dimensions)
+    parts = np.split(integers, np.cumsum([n * CELLS for n in rows])[:-1])
+    *sketches, of_sequences = (Sketch(part[:-n], part[-n:]) for n, part in zip(rows, parts, strict=True))
+    cuts = np.cumsum([a * b for a, b in SHAPES])[:-1]
+    of_ranks = (
+        [part.reshape(shape) for part, shape in zip(np.split(given[2:], cuts), SHAPES, strict=True)]
+        for given in sums[sums[:, 0] > 0]
+    )
+    return Observation(dict(zip(dimensions, sketches, strict=True)), of_sequences, reduce(added, of_ranks))
+
+
+def _rows(dimensions: Sequence[Dimension]) -> list[int]:
+    return [*(rows_of(dimension) for dimension in dimensions), len(SEQUENCE_ROWS)]
 
 
 def _known(names: Names, agreed: Names) -> bool:

@@ -1,7 +1,7 @@
 """Slices: each model token gets one row of each slicing dimension that is known of it."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 from tracker_diag.metrics.series import CONTEXT, FIRST, FIXED, NAMED_ROWS, OTHER, Dimension
 from tracker_diag.stats.arrays import Array, RowArray, namespace
 from tracker_diag.tensors.batch import TokenBatch
-from tracker_diag.tensors.labels import GROUPINGS
+from tracker_diag.tensors.given import GROUPINGS
 
 
 def size(dimension: Dimension) -> int:
@@ -37,6 +37,12 @@ class Names:
                 return NAMED_ROWS - 1
             known.append(name)
         return known.index(name)
+
+    def adopt(self, rows: Mapping[Dimension, Sequence[str]]) -> None:
+        """Give the names of `rows` rows here too, in their order."""
+        for dimension, known in rows.items():
+            for name in known:
+                self.row(dimension, name)
 
     def slices(self, dimension: Dimension) -> dict[str, int]:
         """Rows of `dimension` by the name that each has in keys: `post_tool`, `tool:search`."""

@@ -2,12 +2,15 @@
 
 import base64
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracker_diag.errors import SourceError
+from tracker_diag.stats.cells import Cells
+from tracker_diag.stats.histogram import BINS
 
 _KINDS = {"i": np.int64, "f": np.float64}
 
@@ -29,3 +32,16 @@ def unpack(text: object) -> npt.NDArray[Any]:
         return np.frombuffer(raw, _KINDS[kind]).reshape(sizes).copy()
     except (ValueError, KeyError, zlib.error) as error:
         raise SourceError(f"array: {str(text)[:40]!r} given, expected what `pack` makes") from error
+
+
+def pack_cells(cells: Cells) -> list[str]:
+    """The two arrays of `cells`."""
+    return [pack(part) for part in cells]
+
+
+def unpack_cells(packed: Sequence[object], rows: int) -> Cells:
+    """The inverse of `pack_cells`; SourceError where they are not cells of so many rows (rows, 2, 4098)."""
+    index, count = (unpack(part) for part in packed)
+    if index.shape != count.shape or (len(index) and (index.min() < 0 or index.max() >= rows * 2 * BINS)):
+        raise SourceError(f"cells: {len(index)} of {rows} rows given, expected indices within them")
+    return index, count

@@ -10,9 +10,6 @@ import numpy as np
 from tracker_diag.errors import StepError
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag.records import Record, Scalar
-from tracker_diag.stats.arrays import on_device
-from tracker_diag.tensors.arrival import Arrival
-from tracker_diag.tensors.observation import Observation
 
 
 @dataclass
@@ -36,8 +33,8 @@ class Progress:
         return asdict(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for one in fields(self):
-            setattr(self, one.name, state[one.name])
+        for part in fields(self):
+            setattr(self, part.name, state[part.name])
 
     def begin(self, step: int, *, with_tensors: bool) -> None:
         """Count `step`.
@@ -91,35 +88,15 @@ def step_of(given: object) -> int:
     return int(given)  # type: ignore[call-overload,no-any-return]
 
 
-def add_observation(into: dict[Pair, Observation], pair: Pair, observed: Observation) -> None:
-    """Add `observed` to what is there of `pair`."""
-    into[pair] = into[pair] + observed if pair in into else observed
-
-
 def numbers(metrics: Mapping[str, object]) -> dict[str, float]:
     """The metrics that are single numbers, of whatever library, as floats; taken now, before they change."""
-    found: dict[str, float] = {}
+    numbers_of: dict[str, float] = {}
     for key, value in metrics.items():
         single = hasattr(value, "item") and getattr(value, "ndim", 1) == 0  # a scalar of numpy or torch
         number = value.item() if single else value  # type: ignore[attr-defined]
         if isinstance(number, int | float) and not isinstance(number, bool):
             try:
-                found[key] = float(number)
+                numbers_of[key] = float(number)
             except OverflowError:  # an integer beyond floats
-                found[key] = math.inf if number > 0 else -math.inf
-    return found
-
-
-def on_host(observed: dict[Pair, Observation]) -> dict[Pair, Observation]:
-    """`observed` in numpy arrays; waits for a device if it is on one."""
-    return Arrival(observed).wait() if any(on_device(one.tokens.first) for one in observed.values()) else observed
-
-
-def packed(observed: dict[Pair, Observation]) -> dict[str, Any]:
-    """`observed` in JSON values."""
-    return {pair: one.state_dict() for pair, one in on_host(observed).items()}
-
-
-def unpacked(state: Mapping[str, Any]) -> dict[Pair, Observation]:
-    """What `packed` was given."""
-    return {pair: Observation.of_state(state[pair]) for pair in PAIRS if pair in state}
+                numbers_of[key] = math.inf if number > 0 else -math.inf
+    return numbers_of

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from statistics import median_low
 from threading import Lock
 from typing import Any
 
-from tracker_diag.metrics.series import PAIRS, Dimension, Pair, Rank
-from tracker_diag.tensors.meeting import Merged
-from tracker_diag.tensors.observation import Observation
+from tracker_diag.metrics.series import Dimension, Pair, Rank
+from tracker_diag.tensors.observation import Observation, add_observations, packed, renamed, unpacked
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.worker import Writer
 
@@ -23,6 +23,27 @@ LATE_STEPS = 64
 """Steps that a store keeps of each rank for rank 0 to take; older ones are overwritten, and counted."""
 UNSENT_STEPS = 16
 """Steps that a rank keeps while its store is slow; further ones are dropped, and told."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """One step of all ranks."""
+
+    observed: dict[Pair, Observation]
+    seconds: dict[Rank, float] = field(default_factory=dict[Rank, float])
+    """The time that each rank says it took for itself, by rank and host; of those that say."""
+    missing: dict[Rank, int] | None = None
+    """Steps since a rank was last heard of, by rank and host, without those that are up to date; None where
+    nobody can be missing."""
+    lost: int = 0
+    """Steps of other ranks that were overwritten before they could be read."""
+
+    @property
+    def time_ratio(self) -> float | None:
+        """Slowest rank's seconds over the median rank's, of two ranks the quicker's; None if fewer than two say."""
+        if len(self.seconds) < 2:
+            return None
+        return max(self.seconds.values()) / max(median_low(self.seconds.values()), 1e-9)
 
 
 class ThroughStore:
@@ -65,8 +86,8 @@ class ThroughStore:
             self._thread.put(lambda: self._send(step, seconds, rows, kept), droppable=True)
             return Merged({})
         with self._lock:
-            adopt(self.names, names.rows)
-            merged: dict[Pair, Observation] = {pair: one.renamed(names, self.names) for pair, one in observed.items()}
+            self.names.adopt(names.rows)
+            merged = renamed(observed, names, self.names)
             taken = {} if seconds is None else {Rank(0, self._host): seconds}
             missing: dict[Rank, int] = {}
             lost = 0
@@ -84,15 +105,15 @@ class ThroughStore:
 
     @property
     def together(self) -> bool:
-        """Never: nobody waits for the others."""
+        """Never: nobody waits for the others, so they cannot act together."""
         return False
 
     def exchange(self, step: int, message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
-        """Nothing."""
+        """None, as where `AllReduce` does not come together."""
         return None
 
     def settle(self, word: str) -> str | None:
-        """Nothing."""
+        """None, as where `AllReduce` cannot learn the word."""
         return None
 
     def say(self, message: Mapping[str, Any]) -> None:
@@ -102,15 +123,15 @@ class ThroughStore:
 
     def said(self) -> Sequence[Mapping[str, Any]]:
         """On rank 0, what has come; what else is there is taken meanwhile."""
-        found: list[Mapping[str, Any]] = []
+        messages: list[Mapping[str, Any]] = []
         with self._lock:
             for other in self._others:
-                found += other.said
+                messages += other.said
                 other.said.clear()
         if self._others and not self._looks:
             self._look()
         self._looks = False
-        return found
+        return messages
 
     def errors(self) -> Sequence[Exception]:
         """What could not be sent or read."""
@@ -133,8 +154,7 @@ class ThroughStore:
     def _send(
         self, step: int, seconds: float | None, rows: dict[Dimension, list[str]], observed: dict[Pair, Observation]
     ) -> None:
-        state = {pair: one.state_dict() for pair, one in observed.items()}
-        self._leave({"step": step, "seconds": seconds, "names": rows, "observed": state})
+        self._leave({"step": step, "seconds": seconds, "names": rows, "observed": packed(observed)})
 
     def _leave(self, message: Mapping[str, Any]) -> None:
         sent = zlib.compress(json.dumps({**message, "slot": self._sent, "id": self._id}).encode(), 1)
@@ -173,18 +193,12 @@ class ThroughStore:
             other.lost += lost
 
     def _add(self, other: "_Other", message: Mapping[str, Any]) -> None:
-        theirs = Names()
-        adopt(theirs, message["names"])
-        packed: dict[str, Any] = message["observed"]
-        unpacked: dict[Pair, Observation] = {
-            pair: Observation.of_state(packed[pair]) for pair in PAIRS if pair in packed
-        }
+        theirs, observed = Names(), unpacked(message["observed"])
+        theirs.adopt(message["names"])
         with self._lock:
-            adopt(self.names, theirs.rows)
+            self.names.adopt(theirs.rows)
             at = other.ready.setdefault(int(message["step"]), {})
-            for pair, one in unpacked.items():
-                moved = one.renamed(theirs, self.names)
-                at[pair] = at[pair] + moved if pair in at else moved
+            add_observations(at, renamed(observed, theirs, self.names))
             other.seconds = message["seconds"]
             while len(other.ready) > LATE_STEPS:  # far ahead of us, or on another count of steps
                 other.ready.pop(min(other.ready))
@@ -228,13 +242,5 @@ class _Other:
         """Add what is of `step` or earlier, or all, to `merged`; gives whether there was any."""
         due = [at for at in self.ready if step is None or at <= step]
         for at in due:
-            for pair, one in self.ready.pop(at).items():
-                merged[pair] = merged[pair] + one if pair in merged else one
+            add_observations(merged, self.ready.pop(at))
         return bool(due)
-
-
-def adopt(into: Names, rows: Mapping[Dimension, Sequence[str]]) -> None:
-    """Give the names of `rows` rows in `into` too, in their order."""
-    for dimension, known in rows.items():
-        for name in known:
-            into.row(dimension, name)

@@ -94,9 +94,9 @@ def _about_values(given: Mapping[str, Any], batch: TokenBatch) -> Iterator[str]:
                 "from before the update, as a copy that does not change."
             )
         elif not odd & {new, old} and (
-            said := _of_other_tokens(batch.logprobs[new][model], batch.logprobs[old][model])
+            complaint := _of_other_tokens(batch.logprobs[new][model], batch.logprobs[old][model])
         ):
-            yield f"{new} and {old} {said}"
+            yield f"{new} and {old} {complaint}"
 
 
 def _of_other_tokens(new: Array, old: Array) -> str:
@@ -234,8 +234,8 @@ class Silence:
         if not observed:
             return None
         self._promised = {pair: how for pair, how in self._promised.items() if pair not in observed}
-        self._signal |= any(one.signal for one in observed.values())
-        tools = any(one.after_tool for one in observed.values())
+        self._signal |= any(observation.signal for observation in observed.values())
+        tools = any(observation.after_tool for observation in observed.values())
         self._with_tools |= tools
         self._without_tools = 0 if tools else self._without_tools + 1
         if not self._with_tools or self._without_tools < NO_TOOLS or "tools" not in self._unsaid:

@@ -10,16 +10,15 @@ from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, UNKNOWN
 from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.arrays import IntArray
 from tracker_diag.stats.attribution import Carrier, carriers
-from tracker_diag.stats.cells import Cells, add_sparse, sparse
-from tracker_diag.stats.histogram import BINS
+from tracker_diag.stats.cells import add_sparse, sparse
+from tracker_diag.stats.histogram import BINS, Sketch
 from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.stats.weights import WeightSums
-from tracker_diag.tensors.counted import CountedStep, cells_by_dimension
 from tracker_diag.tensors.fresh import Fresh, FreshCells
 from tracker_diag.tensors.longer import LongerWindow
 from tracker_diag.tensors.observation import GROUPS, ROWS, SEQUENCE_ROWS, Observation, rows_of
 from tracker_diag.tensors.slices import Names
-from tracker_diag.tensors.state import pack
+from tracker_diag.tensors.state import pack_cells, unpack_cells
 
 MOST_UPDATES = 16
 """Steps in a row without signal that may be explained by several updates per batch."""
@@ -38,7 +37,7 @@ class PairWindow:
         self, pair: Pair, steps: int, burn_in: int, baseline: int, clip: tuple[float, float] = (0.2, 0.2)
     ) -> None:
         self._pair: Pair = pair
-        self._recent: deque[CountedStep] = deque(maxlen=steps)
+        self._recent: deque[Observation] = deque(maxlen=steps)
         self._burn_in, self._steps = burn_in, baseline
         self._clip = clip
         self.with_signal = 0  # steps in which it was above float noise
@@ -50,7 +49,7 @@ class PairWindow:
         """Steps that have come into the window."""
         self._quiet, self._usual = 0, 1
         """Steps in a row without a signal, up to the last, and how many of them a step with a signal has ever ended."""
-        self._left_out: CountedStep | None = None
+        self._left_out: Observation | None = None
         """The last step, if it is left out: what comes of it later may have a signal."""
         self.total: dict[Dimension, IntArray] = {}
         """Merge of the last K steps: (rows, 2, 4098) by dimension."""
@@ -77,16 +76,15 @@ class PairWindow:
         """
         for one in self._all_fresh:
             one.begin()
-        return self._take(CountedStep.of(observed))
+        return self._take(observed)
 
-    def amend(self, observed: Observation) -> bool:
+    def amend(self, part: Observation) -> bool:
         """Add to the last step what came of it later; gives whether the step counts."""
-        part = CountedStep.of(observed)
         if self._left_out is not None:
             self._quiet -= 1
             return self._take(self._left_out + part)
         if not self._recent:
-            return self.push(observed)
+            return self.push(part)
         if not self.signal and part.signal:
             return self._take(self._recent.pop() + part)
         if part.signal and not self._recent[-1].signal:
@@ -96,7 +94,7 @@ class PairWindow:
         self._refer(part)
         return True
 
-    def _take(self, step: CountedStep) -> bool:
+    def _take(self, step: Observation) -> bool:
         """Count the last step, or leave it out."""
         self._left_out = None
         self._in_reference = False
@@ -105,14 +103,14 @@ class PairWindow:
         elif self._steps_without_signal_are_usual():
             self._left_out = step
             return False
-        oldest: CountedStep | None = None
+        oldest: Observation | None = None
         if step.signal and not self.signal:
             self._empty()
         elif len(self._recent) == self._recent.maxlen:
             oldest = self._recent[0]
-            for dimension, cells in oldest.cells.items():
-                add_sparse(self.total[dimension], cells, -1)
-            add_sparse(self._of_sequences, oldest.of_sequences, -1)
+            for dimension, counted in oldest.sketches.items():
+                add_sparse(self.total[dimension], counted.cells, -1)
+            add_sparse(self._of_sequences, oldest.sequence_sketch.cells, -1)
             np.subtract.at(self._by_slice.reshape(-1), *oldest.by_slice)
         self._number += 1
         self._recent.append(step)
@@ -146,25 +144,25 @@ class PairWindow:
         for one in (*self._all_fresh, *self._longer):
             one.clear()
 
-    def _count(self, step: CountedStep) -> None:
+    def _count(self, step: Observation) -> None:
         """Add `step` to the sums over the window."""
         self._context = {}
-        _add(self.total, step.cells)
-        add_sparse(self._of_sequences, step.of_sequences)
+        _add(self.total, step.sketches)
+        add_sparse(self._of_sequences, step.sequence_sketch.cells)
         np.add.at(self._by_slice.reshape(-1), *step.by_slice)
-        self._fresh.add(step.cells["context"])
+        self._fresh.add(step.sketches["context"].cells)
         for dimension in CELLS:
-            if dimension in step.cells:
+            if dimension in step.sketches:
                 if dimension not in self._fresh_cells:
                     self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
-                self._fresh_cells[dimension].add(step.cells[dimension])
+                self._fresh_cells[dimension].add(step.sketches[dimension].cells)
 
-    def _refer(self, step: CountedStep) -> None:
+    def _refer(self, step: Observation) -> None:
         """Add `step` to the reference period, if the last one belongs there."""
         if self._in_reference:
-            _add(self.baseline, step.cells)
+            _add(self.baseline, step.sketches)
             self._then = []
-            self._reference_tokens += int(step.cells["context"][1].sum())
+            self._reference_tokens += int(step.sketches["context"].cells[1].sum())
 
     def rebaseline(self) -> None:
         """Begin anew with the next step that has a signal: window too, or old steps would be in the new baseline."""
@@ -238,8 +236,8 @@ class PairWindow:
         """The window of each slice of `context` and of `all`; none before the first step."""
         if self._context or not self.total:
             return self._context
-        tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
-        reached, lengths = (np.add.reduce([step.floats[i] for step in self._recent]) for i in (2, 3))
+        tokens, sequences = (WeightSums.merged(np.stack([step.sums[i] for step in self._recent])) for i in (0, 1))
+        reached, lengths = (np.add.reduce([step.sums[i] for step in self._recent]) for i in (2, 3))
         applied, update, whole = reached[:, :5], reached[:, 5:], reached.sum(axis=0)
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
         groups = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
@@ -275,7 +273,7 @@ class PairWindow:
             "left_out": None if self._left_out is None else self._left_out.state_dict(),
             "quiet": [self._quiet, self._usual],
             "number": self._number,
-            "baseline": {dimension: [pack(part) for part in sparse(c)] for dimension, c in self.baseline.items()},
+            "baseline": {dimension: pack_cells(sparse(counts)) for dimension, counts in self.baseline.items()},
             "with_signal": self.with_signal,
             "reference_steps": self._reference_steps,
             "in_reference": self._in_reference,
@@ -286,7 +284,7 @@ class PairWindow:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; of a window that was longer then, the last steps."""
-        steps = [CountedStep.of_state(one) for one in state["recent"]]
+        steps = [Observation.of_state(one) for one in state["recent"]]
         self._recent.clear()
         self._recent.extend(steps)
         self.total, self.baseline, self._then, self._context, self.signal = {}, {}, [], {}, False
@@ -294,9 +292,12 @@ class PairWindow:
         for step in self._recent:
             self._count(step)
         self.signal = any(step.signal for step in self._recent)
-        self._left_out = CountedStep.of_state(state["left_out"]) if state["left_out"] else None
+        self._left_out = Observation.of_state(state["left_out"]) if state["left_out"] else None
         (self._quiet, self._usual), self._number = state["quiet"], state["number"]
-        _add(self.baseline, cells_by_dimension(state["baseline"]))
+        for dimension in DIMENSIONS:
+            if dimension in state["baseline"]:
+                cells = unpack_cells(state["baseline"][dimension], rows_of(dimension))
+                _add(self.baseline, {dimension: Sketch.of_cells(cells, np.zeros(rows_of(dimension), np.int64))})
         self._reference_tokens = int(self.baseline["context"].sum()) if self.baseline else 0
         self.with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]
         self._in_reference = state["in_reference"]
@@ -315,8 +316,8 @@ def _asks(only: Collection[str] | None, dimension: Dimension) -> bool:
     return only is None or any(name.startswith(f"{dimension}:") for name in only)
 
 
-def _add(into: dict[Dimension, IntArray], cells: Mapping[Dimension, Cells]) -> None:
-    for dimension, part in cells.items():
+def _add(into: dict[Dimension, IntArray], sketches: Mapping[Dimension, Sketch]) -> None:
+    for dimension, counted in sketches.items():
         if dimension not in into:
             into[dimension] = np.zeros((rows_of(dimension), 2, BINS), np.int64)
-        add_sparse(into[dimension], part)
+        add_sparse(into[dimension], counted.cells)

@@ -17,14 +17,14 @@ class Writer:
 
     def __init__(self, name: str, limit: int = LIMIT) -> None:
         self._limit = limit
-        self._calls: deque[Callable[[], None] | None] = deque()
+        self._calls: deque[Callable[[], object] | None] = deque()
         self._wake = threading.Condition()
         self._errors: list[Exception] = []
         self._dropped = 0
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, call: Callable[[], None], *, droppable: bool = False) -> None:
+    def put(self, call: Callable[[], object], *, droppable: bool = False) -> None:
         """Have `call` run later. Never blocks and never raises."""
         with self._wake:
             if droppable and len(self._calls) >= self._limit:
@@ -36,11 +36,11 @@ class Writer:
     def errors(self) -> list[Exception]:
         """What calls have raised, and how many were dropped, since the last time of asking."""
         with self._wake:
-            found, self._errors = self._errors, []
+            errors, self._errors = self._errors, []
             if self._dropped:
-                found.append(RuntimeError(f"{self._dropped} calls dropped: what they were for is slower than the run"))
+                errors.append(RuntimeError(f"{self._dropped} calls dropped: what they were for is slower than the run"))
                 self._dropped = 0
-        return found
+        return errors
 
     def close(self, seconds: float) -> None:
         """Wait until all is written, at most `seconds`; what is left then is told by `errors`."""

@@ -204,7 +204,7 @@ def _rows(batch: TokenBatch, pair: Pair, member: Array, head: Mapping[str, Array
     """
     xp, at, start, end = namespace(member), head["at"], head["start"], head["end"]
     begin = xp.minimum(xp.maximum(at - BEFORE, start), xp.maximum(end - WIDTH, start))
-    index = begin[:, None] + _arange(begin, WIDTH)
+    index = begin[:, None] + batch.arange(WIDTH)
     known = index < end[:, None]
     index = xp.clip(index, 0, len(member) - 1)
     kind = known * (
@@ -241,12 +241,6 @@ def _top(values: Array, most: int) -> Array:
     """(≤ most,) int64 index of the largest of `values`."""
     n = min(most, len(values))
     return np.argsort(-values, kind="stable")[:n] if namespace(values) is np else values.topk(n).indices
-
-
-def _arange(beside: Array, n: int) -> Array:
-    """(n,) 0, 1, 2 and so on, where `beside` is."""
-    xp = namespace(beside)
-    return np.arange(n) if xp is np else xp.arange(n, device=beside.device)
 
 
 def _float64(values: Array) -> Array:

@@ -161,7 +161,7 @@ DUMPS = (numpy_arrays, safetensors, of_torch)
 
 
 def batches(source):
-    return {step: TokenBatch.of(**tensors) for step, tensors in read_tokens(source)}
+    return {step: TokenBatch.validated(**tensors) for step, tensors in read_tokens(source)}
 
 
 @pytest.mark.slow

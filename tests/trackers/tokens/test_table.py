@@ -35,7 +35,7 @@ def test_row_groups_of_any_size_and_tokens_in_any_order_within_a_step(tmp_path_f
     result = list(read_tokens(file))
     assert [step for step, _ in result] == [0, 1, 5]
     for _, arrays in result:
-        batch = TokenBatch.of(**arrays)
+        batch = TokenBatch.validated(**arrays)
         np.testing.assert_allclose(batch.log_ratio("policy"), np.tile(0.1 * np.arange(6), 2), atol=1e-6)
         np.testing.assert_array_equal(label(batch, Names())["context"], [3, 0, 0, 3, 1, 1] * 2)
 
@@ -45,9 +45,9 @@ def test_post_tool_is_taken_from_what_the_table_knows(tmp_path):
     rows = [row for row in ROWS if row[0] == 0 and row[1] == 0]
     after = [False] * 5 + [True]
     write(file, rows, after_tool=after)
-    assert label(TokenBatch.of(**next(read_tokens(file))[1]), Names())["context"].tolist() == [3, 0, 0, 3, 0, 1]
+    assert label(TokenBatch.validated(**next(read_tokens(file))[1]), Names())["context"].tolist() == [3, 0, 0, 3, 0, 1]
     write(file, rows, tool=[None, None, "search", None, "search", ""])
-    assert label(TokenBatch.of(**next(read_tokens(file))[1]), Names())["context"].tolist() == [3, 0, 1, 3, 1, 0]
+    assert label(TokenBatch.validated(**next(read_tokens(file))[1]), Names())["context"].tolist() == [3, 0, 1, 3, 1, 0]
 
 
 def test_what_the_table_knows_of_tokens_labels_them(tmp_path):
@@ -58,9 +58,9 @@ def test_what_the_table_knows_of_tokens_labels_them(tmp_path):
         policy_lag=[None, 2, 2, None, 2, 3], advantage=[None, 0.5, 0.5, None, -1.0, 0.0],
         control=[None, True, False, None, False, False], prompt=[7] * 6,
     )  # fmt: skip
-    batch = TokenBatch.of(**next(read_tokens(file))[1])
+    batch = TokenBatch.validated(**next(read_tokens(file))[1])
     write(file, rows, prompt=["7"] * 6)
-    (as_text,) = {int(code) for code in TokenBatch.of(**next(read_tokens(file))[1]).labels["prompt"]}
+    (as_text,) = {int(code) for code in TokenBatch.validated(**next(read_tokens(file))[1]).labels["prompt"]}
     assert set(batch.labels["prompt"].tolist()) == {as_text}
     rows = {name: codes[batch.model_mask].tolist() for name, codes in label(batch, Names()).items()}
     assert rows == {
@@ -74,7 +74,7 @@ def test_nulls_off_the_model_tokens_are_none_of_our_business(tmp_path):
     rows = [(*row[:4], row[4] if row[3] else None, row[5] if row[3] else None) for row in ROWS]
     write(file, rows)
     for _, arrays in read_tokens(file):
-        batch = TokenBatch.of(**arrays)
+        batch = TokenBatch.validated(**arrays)
         assert all(np.isfinite(values[batch.model_mask]).all() for values in batch.logprobs.values())
 
 
@@ -178,7 +178,7 @@ def test_texts_of_tokens_go_the_way_of_ids_and_only_where_they_are_asked_for(tmp
     assert "token_ids" not in next(read_tokens(file))[1]
     texts = table.Texts()
     for _, arrays in read_tokens(file, texts):
-        batch = TokenBatch.of(**arrays)
+        batch = TokenBatch.validated(**arrays)
         assert [texts.decode([item]) for item in batch.token_ids] == [item or "" for item in text[:6]]
         assert texts.decode(batch.token_ids) == "the sum<script> sum\u202e"
     assert len(set(batch.token_ids.tolist())) == 5

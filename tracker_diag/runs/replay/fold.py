@@ -19,11 +19,9 @@ from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.rules.triage import Summary
-from tracker_diag.stats.histogram import BINS, Sketch
 from tracker_diag.tensors.intake import Intake
-from tracker_diag.tensors.observation import GROUPS, ROWS, Observation
+from tracker_diag.tensors.observation import GROUPS, ROWS, Observation, add_observations, packed, renamed, unpacked
 from tracker_diag.tensors.slices import Names
-from tracker_diag.tensors.step import add_observation, packed, unpacked
 
 TensorsOf: TypeAlias = Callable[[int], Mapping[str, Any] | None]
 """Gives the arguments of `observe` of a step once more."""
@@ -45,7 +43,7 @@ class Folded:
     def state_dict(self) -> dict[str, Any]:
         """The same in JSON values."""
         return {
-            "observed": packed(dict(self.observed)), "names": self.names.state_dict(), "rejected": self.rejected,
+            "observed": packed(self.observed), "names": self.names.state_dict(), "rejected": self.rejected,
             "grouped": self.grouped,
         }  # fmt: skip
 
@@ -78,8 +76,7 @@ def merge(parts: Sequence[Folded]) -> Folded:
     """The step of which `parts` are the batches. Counts are exact in any order, sums are added in the order given."""
     names, observed = Names(), dict[Pair, Observation]()
     for number, part in enumerate(parts):
-        for pair, observation in _turned(part, number).items():
-            add_observation(observed, pair, observation.renamed(part.names, names))
+        add_observations(observed, renamed(_turned(part, number), part.names, names))
     return Folded(observed, names, "; ".join(filter(None, (part.rejected for part in parts))), parts[0].grouped)
 
 
@@ -142,13 +139,7 @@ def _turned(folded: Folded, number: int) -> Mapping[Pair, Observation]:
 
 
 def _regrouped(observation: Observation, number: int) -> Observation:
-    context = observation.sketches["context"]
-    index, count = context.cells
-    width = 2 * BINS
-    row, bin = np.divmod(index, width)
-    slice, group = np.divmod(row, GROUPS)
-    moved = (slice * GROUPS + (group + number) % GROUPS) * width + bin
-    order = np.argsort(moved, kind="stable")
-    nonfinite = np.roll(context.nonfinite.reshape(len(ROWS), GROUPS), number, 1).reshape(-1)
-    turned = Sketch.of_cells((moved[order], count[order]), nonfinite)
+    group = np.arange(len(ROWS) * GROUPS)
+    to = group // GROUPS * GROUPS + (group + number) % GROUPS
+    turned = observation.sketches["context"].moved(to, len(group))
     return replace(observation, sketches={**observation.sketches, "context": turned})
