@@ -6,11 +6,11 @@ Against a real MLflow server and store, partly through a proxy on loopback that 
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
