@@ -2,9 +2,8 @@
 
 import stand_ins  # noqa: F401  # for the libraries of GPUs, in each worker too
 import torch
+from job import Waits
 from openrlhf.trainer.ray import ppo_actor
-
-from tests.integrations.job import Waits
 
 WORLD = 2
 

@@ -17,11 +17,11 @@ import ray
 import torch
 import tracker_diag_openrlhf
 from checks import FLAGS, PROMPT, RESPONSE, Group, one_step, samples
+from job import job
 from openrlhf.utils.config import hierarchize
 from remote import WORLD, Actor
 
 from tests.integrations.conformance import counted
-from tests.integrations.job import job
 from tracker_diag import Monitor
 from tracker_diag.attach.mailbox import MAILBOX
 from tracker_diag.attach.workers import Workers

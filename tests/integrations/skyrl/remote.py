@@ -2,12 +2,11 @@
 
 import stand_ins  # noqa: F401  # what SkyRL needs of it, in each worker too
 import torch
+from job import Waits
 from skyrl.backends.skyrl_train.distributed.dispatch import MeshRank
 from skyrl.backends.skyrl_train.distributed.strategy import DistributedStrategy
 from skyrl.backends.skyrl_train.workers.worker import PolicyWorkerBase
 from skyrl.train.config import SkyRLTrainConfig
-
-from tests.integrations.job import Waits
 
 WORLD = 2
 

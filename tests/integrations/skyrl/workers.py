@@ -9,13 +9,13 @@ import ray
 import torch
 import tracker_diag_skyrl
 from checks import RESPONSE, ROWS, a_trainer, made, sync_step
+from job import job
 from remote import WORLD, Actor
 from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.trainer import RayPPOTrainer
 from skyrl.train.utils.tracking import Tracking
 
 from tests.integrations.conformance import counted
-from tests.integrations.job import job
 
 
 @pytest.mark.matrix("skyrl", "real modules, made tensors", "Ray job, 2 remote workers")

@@ -494,30 +494,51 @@ def test_ppo_is_seen_by_what_it_logs(run_checks):
     run_checks("trl", files=["ppo.py"], release="trl-1.9", own=False)
 
 
+@pytest.fixture
+def two_processes(tmp_path, places, alerted):
+    """What a scenario of train.py gives in each of two processes.
+
+    Fresh ones: of forks the first one to end removes the folder in which W&B keeps media for all of them.
+    """
+    paths = os.pathsep.join(map(str, (HERE.parents[2] / "integrations", HERE.parents[2])))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", HERE / "train.py"]
+    environment = os.environ | {"PYTHONPATH": paths, "PROJECT": alerted.project, "PYTHONWARNINGS": "ignore"}
+
+    def run(scenario):
+        done = subprocess.run(
+            [*command, scenario, tmp_path], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
+        )
+        assert done.returncode == 0, done.stderr[-8000:]
+        results = [json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in range(2)]
+        assert [result["failed_of_ours"] for result in results] == [0, 0]
+        return results
+
+    return run
+
+
 @pytest.mark.nightly
 @pytest.mark.matrix("trl", "run for real", "2 processes of torchrun")
-def test_two_processes_are_counted_as_one_and_do_what_the_first_decides(tmp_path, places, alerted):
-    """Fresh processes: of forks the first one to end removes the folder in which W&B keeps media for all of them."""
-    paths = os.pathsep.join(map(str, (HERE.parents[2] / "integrations", HERE.parents[2])))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, HERE / "train.py", tmp_path], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONPATH": paths, "PROJECT": alerted.project, "PYTHONWARNINGS": "ignore"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-8000:]
-    first, second = (json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in range(2))
-    assert first["health"] == second["health"] == [{}, {}, {}]
-    # The tool of the second is broken: of the calls of both, and told by one process.
+def test_a_tool_that_is_broken_on_the_second_rank_alone_is_told_in_every_tracker(two_processes, alerted):
+    first, _ = two_processes("broken")
     assert ["ENV001", "all"] in first["fired"]
-    assert 0.2 < statistics.median(first["failed"]) < 0.8
+    assert 0.2 < statistics.median(first["failed"]) < 0.8  # of the calls of both: its own do not fail
     assert alerted("ENV001") == {*TRACKERS, "webhook"}
-    assert [one["title"] for one in alerted.told].count("ENV001 all: Tool calls fail") == 1
-    # Tokens of both are counted.
+    assert [one["title"] for one in alerted.told].count("ENV001 all: Tool calls fail") == 1  # by one process
+
+
+@pytest.mark.nightly
+def test_several_processes_are_counted_together(two_processes):
+    first, second = two_processes("counts")
     assert same(first["slices"], second["slices"])
     assert first["calls"] != second["calls"]
     total = next(row["count"] for row in first["slices"] if (row["pair"], row["slice"]) == ("reference", "all"))
     assert total == tokens_with_signal([*first["calls"], *second["calls"]], "reference")
-    # Asked after each row, of which the last sums the training up; what is decided holds from the next step on.
+
+
+@pytest.mark.nightly
+def test_every_process_does_what_the_first_one_decides_though_it_found_nothing_itself(two_processes):
+    """Asked after each row, of which the last sums the training up; what is decided holds from the next step on."""
+    first, second = two_processes("guards")
     assert (first["found"], second["found"]) == (1, 0)
     decided = [["update", 0.25], ["update", 1.0]]
     assert [one[:2] for one in first["asked"]] == [[None, 1.0], *decided, *[[None, 1.0]] * 4]

@@ -130,8 +130,8 @@ def entropy_above(limit):
     return Rule(id="ACM001", title="Entropy", signals={"high": high}, when=["high"], for_steps=2, summary="high")
 
 
-def ranks(folder, first):
-    """One of two processes: the second one's tool is broken, and the first alone finds its entropy too high."""
+def broken(folder, first):
+    """One of two processes, of which the second one's tool is broken."""
 
     def lookup(key: str) -> str:
         """Look up.
@@ -145,12 +145,25 @@ def ranks(folder, first):
 
     trackers = {"report_to": ["mlflow", "tensorboard", "trackio", "wandb"], "project": os.environ["PROJECT"]}
     quick = {"per_device_train_batch_size": 4, "max_steps": 6, "ddp_backend": "gloo"}
-    broken = watched(grpo(folder, tools=False, more={"tools": [lookup]}, **trackers | quick))
-    counts = watched(grpo(folder, **SMALL, ddp_backend="gloo"))
-    guards = [Guard(act=True, **one) for one in ({"do": "scale_lr", "bounds": (0.25, 0.25), "hold": 1},
-                                                 {"do": "stop_update", "hold": 2})]  # fmt: skip
+    run = watched(grpo(folder, tools=False, more={"tools": [lookup]}, **trackers | quick))
+    failed = [row["tools/failure_frequency"] for row in logged(run.trainer)]
+    return run.monitor, {"fired": sorted(run.fired), "failed": failed}
+
+
+def counts(folder, first):
+    """One of two processes, whose tokens are counted together."""
+    run = watched(grpo(folder, **SMALL, ddp_backend="gloo"))
+    table = run.monitor.slices_table()
+    slices = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    return run.monitor, {"slices": slices, "calls": run.trainer.calls}
+
+
+def guards(folder, first):
+    """One of two processes, of which the first alone finds its entropy too high."""
+    own = ({"do": "scale_lr", "bounds": (0.25, 0.25), "hold": 1}, {"do": "stop_update", "hold": 2})
     trainer = grpo(folder, **SMALL | {"max_steps": 6}, ddp_backend="gloo")
-    monitor = Monitor(rules=[entropy_above(0.0 if first else 1e9)], catalog=False, guards=guards, ranks=AllReduce())
+    rules, acting = [entropy_above(0.0 if first else 1e9)], [Guard(act=True, **one) for one in own]
+    monitor = Monitor(rules=rules, catalog=False, guards=acting, ranks=AllReduce())
     attach(trainer, monitor=monitor)
     hashes, asked, decide = {}, [], monitor.decide
 
@@ -166,16 +179,13 @@ def ranks(folder, first):
     monitor.decide = decided
     trainer.add_callback(Hashes())
     trainer.train()
-    table = counts.monitor.slices_table()
-    return {
-        "fired": sorted(broken.fired), "failed": [row["tools/failure_frequency"] for row in logged(broken.trainer)],
-        "health": [dict(+one.monitor.health) for one in (broken, counts)] + [dict(+monitor.health)],
-        "slices": [dict(zip(table.columns, row, strict=True)) for row in table.rows], "calls": counts.trainer.calls,
-        "weights": hashes, "asked": asked, "found": sum(one.fired is not None for one in monitor.summary().findings),
-    }  # fmt: skip
+    found = sum(one.fired is not None for one in monitor.summary().findings)
+    return monitor, {"weights": hashes, "asked": asked, "found": found}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    place, number = Path(sys.argv[1]), os.environ["RANK"]
-    (place / f"result-{number}.json").write_text(json.dumps(ranks(place, number == "0"), default=str))
+    place, number = Path(sys.argv[2]), os.environ["RANK"]
+    watching, outcome = globals()[sys.argv[1]](place, number == "0")
+    outcome["failed_of_ours"] = watching.health["integration_errors"] + watching.health["rank_errors"]
+    (place / f"result-{number}.json").write_text(json.dumps(outcome, default=str))

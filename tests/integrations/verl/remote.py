@@ -6,14 +6,13 @@ from types import SimpleNamespace
 
 import torch
 import verl  # noqa: F401  # loads the plugin
+from job import Waits
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import FSDPActorConfig
 from verl.workers.engine.base import BaseEngine
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
-
-from tests.integrations.job import Waits
 
 ROWS, PROMPT, WIDTH, WORLD, TOKENS = 32, 2, 24, 2, 11
 

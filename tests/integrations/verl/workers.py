@@ -13,11 +13,11 @@ import ray
 import tracker_diag_verl.workers
 import verl  # noqa: F401  # loads the plugin, in this process and in each worker's
 from batches import begun
+from job import job
 from remote import ROWS, WIDTH, WORLD, Actor, Trains, batch, config, updated
 from verl.trainer.ppo import core_algos
 
 from tests.integrations.conformance import counted, same
-from tests.integrations.job import job
 from tracker_diag import Monitor
 from tracker_diag.testing import CapturingTracker
 
