@@ -3,7 +3,7 @@
     python docs/make_matrix.py [RESULTS]
 
 RESULTS has a line of JSON for each test with the mark `matrix` that has passed; docs/matrix.json keeps them. Without it
-the page is made anew from what is kept there.
+the page is made anew from what is kept there and in docs/released.json, which tests/integrations/released.py writes.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-KEPT = DOCS / "matrix.json"
+KEPT, RELEASED = DOCS / "matrix.json", DOCS / "released.json"
 
 TRACKERS = {
     "wandb": "W&B", "mlflow": "MLflow", "trackio": "Trackio", "tensorboard": "TensorBoard", "jsonl": "files",
@@ -44,13 +44,24 @@ catalogue; in the trackers of TRL with one process, of a rule that the test brin
 *files* are JSON Lines. W&B runs are offline.
 """
 
+SOURCES = """\
+## Released sources that no index has
+
+From `python tests/integrations/released.py CLONES`. It is no part of the tests, as it needs the clones. It runs the
+release's own loss on a CPU, without our hooks and with them, on the same tensors. Those are made log-probabilities
+(prime-rl, verl) or logits (slime). For NeMo-RL and ROLL it runs two of their workers in a Ray job, on a small model.
+What they have sent equals what a single process sees of all tokens. *Same*: loss and gradients are the same to the bit.
+*Alert*: where the planted tail was reported. The second time MLflow, Trackio and TensorBoard cannot be imported, or no
+longer where the framework itself begins with them. The integrations have changed since these runs, on 2026-11-26.
+"""
+
 
 def integration(package: str) -> str:
     """The integration that `package` is watched by."""
     return INTEGRATIONS.get(package, package)
 
 
-def page(tests: list[dict[str, Any]]) -> str:
+def page(tests: list[dict[str, Any]], released: dict[str, Any]) -> str:
     """docs/matrix.md."""
     rows = sorted({_place(one) for one in tests}, key=lambda row: (row[0], _numbers(row[1]), row[2]))
     lines = [HEAD, _row(["framework", "version", "processes", *TRACKERS.values()])]
@@ -64,7 +75,33 @@ def page(tests: list[dict[str, Any]]) -> str:
     for package in dict.fromkeys(row[0] for row in rows):
         names = sorted({one["test"].partition("[")[0] for one in tests if one["package"] == package})
         lines += [f"- {package}: {'; '.join(f'`{name}`' for name in names)}"]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", *_sources(released), ""])
+
+
+def _sources(released: dict[str, Any]) -> list[str]:
+    runs: list[dict[str, Any]] = released["runs"]
+    lines = [SOURCES, _row(["framework", "release", "with the three", "without", "its own modules that ran"])]
+    lines.append(_row(["---"] * 5))
+    for first, second in zip(runs[::2], runs[1::2], strict=True):
+        ran = ", ".join(f"`{name}`" for name in first.get("ran", []))
+        cells = [first["framework"], first["release"], _told(first), _told(second), ran]
+        lines.append(_row(cells))
+    stand_ins = "; ".join(f"{name}: {', '.join(names)}" for name, names in released["stand_ins"].items())
+    lines += ["", "What they import and is not here is a stand-in that does nothing:", f"{stand_ins}. For slime the"]
+    lines += [
+        "parallel state and the cross-entropy of Megatron are ours, for one process; the trainer, its optimiser and"
+    ]
+    lines += ["the engine do not run. For NeMo-RL, whose DTensor worker trains, and for ROLL model and optimiser are"]
+    lines += ["stand-ins, and for ROLL the strategy that calls them."]
+    return lines
+
+
+def _told(run: dict[str, Any]) -> str:
+    if "failed" in run:
+        return f"failed: {run['failed']}"
+    alerts = ", ".join(TRACKERS[name] for name in run["alerts"]) or "none"
+    failures = f"; failures: {len(run['failures'])}" if run["failures"] else ""
+    return f"{'same' if run['same'] else 'not the same'}, {run['steps']} steps; alert: {alerts}{failures}"
 
 
 def _place(test: dict[str, Any]) -> tuple[str, str, str]:
@@ -95,7 +132,7 @@ def main(results: str | None = None) -> None:
         rows = [json.loads(line) for line in Path(results).read_text().splitlines()]
         rows.sort(key=lambda row: (row["package"], _numbers(row["version"]), row["test"]))
         KEPT.write_text(json.dumps({"tests": rows}, indent=1) + "\n")
-    (DOCS / "matrix.md").write_text(page(json.loads(KEPT.read_text())["tests"]))
+    (DOCS / "matrix.md").write_text(page(json.loads(KEPT.read_text())["tests"], json.loads(RELEASED.read_text())))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MATRIX, PAGES = (runpy.run_path(str(ROOT / "docs" / name)) for name in ("make_matrix.py", "generate.py"))
 KEPT = json.loads(MATRIX["KEPT"].read_text())["tests"]
+RELEASED = json.loads(MATRIX["RELEASED"].read_text())
 
 
 def marked():
@@ -27,7 +28,7 @@ def marked():
 
 
 def test_the_page_is_made_from_what_is_kept():
-    assert (ROOT / "docs" / "matrix.md").read_text() == MATRIX["page"](KEPT), "run docs/make_matrix.py"
+    assert (ROOT / "docs" / "matrix.md").read_text() == MATRIX["page"](KEPT, RELEASED), "run docs/make_matrix.py"
 
 
 @pytest.mark.slow
@@ -47,3 +48,11 @@ def test_what_the_integrations_say_of_themselves_is_what_the_tests_show():
         tested = package.TESTED
         assert re.search(rf"(?<![\d.]){re.escape(minor)}(?!\d)", tested), (row["package"], minor, tested)
         assert PAGES["about"](package)["how"] == row["how"]
+
+
+@pytest.mark.parametrize("run", RELEASED["runs"], ids=lambda run: "-".join(map(str, list(run.values())[:3])))
+def test_the_losses_of_released_sources_have_run_and_told(run):
+    assert run["same"]
+    assert run["failures"] == []
+    assert run["alerts"] == (["mlflow"] if run["backends"] else ["jsonl"])
+    assert run["release"] in import_module(f"tracker_diag_{run['framework']}").TESTED or "v0." in run["release"]
