@@ -152,7 +152,8 @@ def licence(name):
     about = metadata_of(name)
     listed = [text for text in about.get_all("Classifier") or [] if text.startswith("License ::")]
     texts = [file.read_text()[:200] for file in distribution(name).files or () if file.name.startswith("LICENSE")]
-    return " / ".join(filter(None, [about["License-Expression"], *listed, (about["License"] or "")[:200], *texts[:1]]))
+    fields = about.get("License-Expression"), (about.get("License") or "")[:200]
+    return " / ".join(filter(None, [*fields, *listed, *texts[:1]]))
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def test_replay_prints_the_json_of_the_interface(table):
     assert found["run"] == {"source": str(file), "steps": 150, "first_step": 0, "last_step": 149}
     (finding,) = [finding for finding in found["findings"] if finding["fired"] is not None]
     assert list(finding) == [
-        "rule", "name", "link", "pair", "slice", "severity", "state", "onset", "fired", "resolved", "summary",
+        "rule", "name", "link", "tier", "pair", "slice", "severity", "state", "onset", "fired", "resolved", "summary",
         "evidence", "remedy", "inhibited_by", "carried_by",
     ]  # fmt: skip
     assert (finding["rule"], finding["slice"], finding["severity"]) == ("POL001", "post_tool", "warn")

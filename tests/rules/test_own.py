@@ -96,7 +96,7 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     assert "What to do" not in note
     assert finding.to_json()["remedy"] == []
     assert findings_table([finding]).rows[0][-1] == ""
-    page = runpy.run_path(str(ROOT / "docs" / "generate.py"))["rule_page"](finding.rule)
+    page = runpy.run_path(str(ROOT / "docs" / "rule_pages.py"))["rule_page"](finding.rule)
     headings = [line for line in page.splitlines() if line.startswith("#")]
     assert headings == ["# ACM001 reward-is-low", "## Evidence", "## What it needs to see"]
 

@@ -125,15 +125,15 @@ def test_what_is_seen_is_said_once_and_at_any_time(make_batch, rng, capsys, monk
         "post_tool what follows a gap of model_mask within response_mask",
         f"of {len(catalog())} active, ",
         " wait for more steps, ",
-        "log grad_norm: ",
+        "log eval_score: ",
     ):
         assert part in asked
     with_more = Monitor()
     with_more.observe(**make_batch(rng))
-    with_more.log({"reward": 0.5, "grad_norm": 1.0}, 0)
+    with_more.log({"reward": 0.5, "eval_score": 1.0}, 0)
     capsys.readouterr()
     with_more.explain()
-    assert "log grad_norm" not in capsys.readouterr().out
+    assert "log eval_score" not in capsys.readouterr().out
 
 
 SCRIPT = """
