@@ -151,7 +151,7 @@ def _inputs(rule: Rule) -> list[str]:
     return [*_part(heading, table), *_part("" if rows else heading, said)]
 
 
-NOBODY = "nobody by itself: log it under this name"
+NOBODY = "no trainer: log it under this name"
 
 
 def _part(heading: str, lines: Iterable[str]) -> list[str]:

@@ -14,6 +14,7 @@ from tracker_diag.monitor.monitor import STATE_VERSION
 from tracker_diag.rules.findings import State
 from tracker_diag.rules.model import Link, Severity
 from tracker_diag.rules.recommendation import Action
+from tracker_diag.rules.record import Tier
 from tracker_diag.trackers.tokens.columns import KINDS, LOGPROB_COLUMNS, REQUIRED
 
 VERSION = 1
@@ -70,6 +71,7 @@ class Found(Part):
     rule: str
     name: str
     link: Link
+    tier: Tier
     pair: Pair | None
     slice: str
     severity: Severity
