@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.rules.alerts import TITLE, Alerts, identity, recent
+from tracker_diag.rules.alerts import TITLE, Alerts, recent
 from tracker_diag.rules.alerts import alerts as tells
-from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import incidents
+from tracker_diag.rules.findings import Finding, identity
+from tracker_diag.rules.incidents import connected
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Origin, Rule
 
@@ -25,7 +25,7 @@ def finding(rule="POL001", slice="post_tool", state="firing", onset=5, fired=10,
 def notices(alerts, step, *changed, others=(), best=()):
     """What is told where `changed` is new at `step`, and `others` are known."""
     findings = [*changed, *others]
-    run = SimpleNamespace(findings=findings, incidents=incidents(recent(findings)), best=best)
+    run = SimpleNamespace(findings=findings, incidents=connected(recent(findings)), best=best)
     return alerts.notices(step, changed, run)
 
 
@@ -293,11 +293,11 @@ def test_nothing_that_fires_is_left_untold_and_nothing_ends_that_still_fires(cou
         changed = [one for one in found if before.get(one.rule.id) != one]
         before = {one.rule.id: one for one in found}
         told = alerts.notices(
-            step, changed, SimpleNamespace(findings=found, incidents=incidents(recent(found)), best=())
+            step, changed, SimpleNamespace(findings=found, incidents=connected(recent(found)), best=())
         )
         alerts.load_state_dict(json.loads(json.dumps(alerts.state_dict())))
         assert all(one.text for one in told)
-        for incident in incidents(found):
+        for incident in connected(found):
             known = any(identity(one) in alerts._open for one in incident.findings)
             loud = [one for one in incident.findings if tells(one)]
             assert known or all(alerts._told[identity(one)[:3]] + one.rule.cooldown_steps > step for one in loud)

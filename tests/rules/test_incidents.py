@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tracker_diag.rules.incidents import HARMLESS, incidents
+from tracker_diag.rules.incidents import HARMLESS, connected, incidents
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.signals.gain import Gain
@@ -175,7 +175,7 @@ def test_a_thousand_findings_that_come_and_go_are_grouped_within_a_glance_at_eac
     """Whatever flaps: the pairs that are looked at are those of rules that have to do with each other."""
     rules = [one for one in catalog() if one.link != "outcome"]
     found = [finding(one, 30 * i, 30 * i + 5, 30 * i + 15) for one in rules for i in range(12)]
-    parts = [one for incident in incidents(found) for one in incident.findings]
+    parts = [one for incident in connected(found) for one in incident.findings]
     assert sorted(map(id, parts)) == sorted(map(id, found))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import incidents
+from tracker_diag.rules.incidents import connected
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.recommendation import recommend
@@ -33,7 +33,7 @@ REWARD = finding("OUT001", 130, 140, evidence=(fell("reward", 0.703, 120, "rewar
 
 
 def of(*findings, best=()):
-    return recommend(incidents(findings), best)
+    return recommend(connected(findings), best)
 
 
 def test_where_nothing_is_wrong_the_run_continues():
@@ -58,7 +58,7 @@ def test_a_run_whose_reward_fell_resumes_from_its_best():
 
 def test_while_the_run_continues_the_last_good_step_is_that_of_so_far():
     """A level is the mean of a tenth of the run, so its best one moves as the run gets longer."""
-    found = recommend(incidents((REWARD,)), (), goes_on=True)
+    found = recommend(connected((REWARD,)), (), goes_on=True)
     assert found.says.endswith("step 120 or before (so far reward 0.703, its best)")
 
 
@@ -104,9 +104,9 @@ def test_the_evaluation_decides_where_there_is_one():
 
 
 def test_what_a_guard_has_stopped_does_not_continue_as_it_is():
-    found = recommend(incidents((finding(),)), (calm("reward"),), stopped=True)
+    found = recommend(connected((finding(),)), (calm("reward"),), stopped=True)
     assert (found.action, found.says[:27]) == ("stop", "No. A guard stopped it; fix")
-    over = recommend(incidents((finding(resolved=150),)), (calm("reward"),), stopped=True)
+    over = recommend(connected((finding(resolved=150),)), (calm("reward"),), stopped=True)
     assert over.says == "Yes. What was found is not detected any more since step 150"
 
 
@@ -139,7 +139,7 @@ def test_what_is_advised_follows_from_what_is_ongoing(parts):
         evidence = tuple(fell("reward", 0.5, onset, name) for name in fallen)
         found.append(finding(rule, onset, onset + wait, onset + wait + 5 if over else None, evidence))
     said = of(*found)
-    loud = [one for incident in incidents(found) if incident.severity != "info" for one in incident.findings]
+    loud = [one for incident in connected(found) if incident.severity != "info" for one in incident.findings]
     ongoing = [one for one in loud if one.state == "firing" and one.severity != "info"]
     assert said.go_on == (not ongoing)
     assert loud or said.action == "continue"

@@ -1,12 +1,16 @@
 """Tiers follow from the record, and the record from the rule as it was when the runs were judged."""
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.rules import record
+from tracker_diag.rules.judge import Judge, StepInputs
 from tracker_diag.rules.loader import catalog, load_rule, rule_called
 from tracker_diag.rules.record import Record, hash_of, records, tier_of, why
 
@@ -78,3 +82,19 @@ def test_runs_are_counted_where_the_rule_had_its_inputs():
     ]
     counts = counted(runs)["POL010"]
     assert (counts.hits, counts.faulty, counts.places, counts.false_alarms, counts.healthy) == (1, 2, 1, 1, 2)
+
+
+def test_what_a_candidate_finds_is_a_note_until_a_rule_with_a_record_is_part_of_the_incident():
+    """The gradient grows (NUM001, a candidate) and ends in NaN (NUM004, a fact)."""
+    assert (tier_of(rule_called("NUM001")), tier_of(rule_called("NUM004"))) == ("candidate", "fact")
+    judge, noise = Judge(catalog(), GrowthSettings()), np.random.default_rng(0)
+    verdicts = {}
+    for step in range(130):
+        grad = math.nan if step == 125 else (2000.0 if step > 110 else 1.0) * noise.lognormal(0, 0.1)
+        verdicts[step] = judge.step(step, StepInputs({"grad_norm": grad, "reward": noise.normal(step / 100, 0.1)}))
+    before = [one for step in range(125) for one in verdicts[step].changed]
+    assert {one.severity for one in before if one.rule.id == "NUM001"} == {"info"}
+    assert not any(verdicts[step].notices for step in range(125))
+    assert {one.rule.id: one.severity for one in verdicts[125].changed} == {"NUM001": "warn", "NUM004": "error"}
+    assert [notice.level for notice in verdicts[125].notices] == ["error"]
+    assert {one.rule.id: one.severity for one in judge.findings} == {"NUM001": "warn", "NUM004": "error"}

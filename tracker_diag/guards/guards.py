@@ -18,7 +18,8 @@ from tracker_diag.guards.policy import ACTIONS, HELD, Action, Guard, Guarded, On
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import SeriesKey
 from tracker_diag.records import Scalar, Table
-from tracker_diag.rules.alerts import HasFindings, Identity, identity
+from tracker_diag.rules.alerts import HasFindings
+from tracker_diag.rules.findings import Identity, identity
 from tracker_diag.rules.incidents import Incident
 from tracker_diag.tensors.ranks import Ranks
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag.health import Health, folder, private
-from tracker_diag.rules.alerts import Identity, identity
+from tracker_diag.rules.findings import Identity, identity
 from tracker_diag.rules.incidents import SEVERITIES, Incident
 from tracker_diag.rules.model import Severity
 

@@ -4,9 +4,9 @@ import math
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
-from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.findings import Finding, Identity, identity
 from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, Incident, explains
 from tracker_diag.rules.model import Rule, Severity
 from tracker_diag.rules.reading import Reading
@@ -23,17 +23,10 @@ CALLED: Mapping[Severity, str] = {"info": "a note", "warn": "a warning", "error"
 MOST = 256
 """Findings that are over, of which incidents are made while the run goes on: the last ones."""
 
-Identity: TypeAlias = tuple[str, str | None, str, int]
-
 
 def alerts(finding: Finding) -> bool:
     """Whether a person is to be told: it fired, at warn or above, and nothing firing explains it."""
     return finding.state == "firing" and finding.severity != "info" and finding.inhibited_by is None
-
-
-def identity(finding: Finding) -> Identity:
-    """What makes two states of a finding the same finding."""
-    return finding.rule.id, finding.pair, finding.slice, finding.onset
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,17 @@ class Finding:
     """Cells that carried most of it when it fired, where tensors told it."""
     spared: bool = False
     """Whether no harm has been seen since it fired: the rule's `harmless` has held all the while."""
+    unproven: bool = False
+    """Whether it is in an incident that no rule with a record is above info in; see `rules.record`."""
 
     @property
     def severity(self) -> Severity:
-        """That of its rule, or info where no harm is seen."""
+        """That of its rule, or info where no harm is seen or no rule with a record confirms it."""
+        return "info" if self.unproven else self.full_severity
+
+    @property
+    def full_severity(self) -> Severity:
+        """That of its rule, or info where no harm is seen, whatever its record."""
         return "info" if self.spared else self.rule.severity
 
     def __str__(self) -> str:
@@ -115,3 +122,11 @@ class Finding:
             "inhibited_by": self.inhibited_by,
             "carried_by": [one.to_json() for one in self.carried_by],
         }
+
+
+Identity: TypeAlias = tuple[str, str | None, str, int]
+
+
+def identity(finding: Finding) -> Identity:
+    """What makes two states of a finding the same finding."""
+    return finding.rule.id, finding.pair, finding.slice, finding.onset

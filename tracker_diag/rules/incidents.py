@@ -4,13 +4,14 @@ What leads to what stands in the rules: `inhibits` names the parts of a patholog
 outcome is the damage of whatever harms the update.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tracker_diag.metrics.series import any_of
-from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.findings import Finding, identity
 from tracker_diag.rules.model import Link, Severity
+from tracker_diag.rules.record import tier_of
 from tracker_diag.rules.signals.gain import Gain
 
 DIAGNOSTIC_ORDER: tuple[str, ...] = get_args(Link)
@@ -97,6 +98,16 @@ class Incident:
 
     __repr__ = __str__
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether something above info in it comes from a rule that is no candidate."""
+        return any(map(_is_proven, self.findings))
+
+    def as_note(self) -> "Incident":
+        """The incident with every finding lowered to a note."""
+        cause, *others = (one.moved(unproven=True) for one in (self.cause, *self.symptoms, *self.damage))
+        return Incident(cause, tuple(others[: len(self.symptoms)]), tuple(others[len(self.symptoms) :]))
+
     def to_json(self) -> dict[str, object]:
         """The incident as `tracker-diag diagnose --json` prints it; its findings are named, not repeated."""
         return {
@@ -115,6 +126,26 @@ class Incident:
 def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
     """The incidents that those of `findings` that fired are parts of, the one that began first on top.
 
+    A candidate opens no incident: what candidates alone have found is a note.
+    """
+    return _sorted(one if one.is_proven else one.as_note() for one in connected(findings))
+
+
+def weighed(findings: Collection[Finding], found: Iterable[Incident]) -> list[Finding]:
+    """`findings`, in their order, each as the one of `found` that it is a part of has it.
+
+    What is pending is a part of none: there a candidate is a note.
+    """
+    parts = {identity(one): one for incident in found for one in incident.findings}
+    return [
+        parts.get(identity(one)) or (one if one.fired is not None or _is_proven(one) else one.moved(unproven=True))
+        for one in findings
+    ]
+
+
+def connected(findings: Collection[Finding]) -> tuple[Incident, ...]:
+    """The same, as loud as their rules are, whatever record these have.
+
     Damage goes with what began last before it; where nothing had, with the last that had begun when it was seen; where
     there is none, it stands alone. Of a reward that has never risen it is what began with the run. What has recovered
     by itself and what is of severity info alone comes after what has not. What has harmed the outcome comes before what
@@ -124,7 +155,7 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
     groups = _connected([f for f in fired if f.rule.link != DAMAGE], _hangs_together)
     causes = [_cause(of) for of in groups]
     for at, (cause, of) in enumerate(zip(causes, groups, strict=True)):
-        if cause.spared and any(finding.severity != "info" for finding in of):
+        if cause.spared and any(finding.full_severity != "info" for finding in of):
             causes[at] = cause.moved(spared=False)  # it has done harm
             groups[at] = [causes[at] if finding is cause else finding for finding in of]
     harmed: dict[int, list[Finding]] = {}
@@ -139,6 +170,10 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
     for of in _overlapping(alone):
         cause = _cause(of)
         found.append(Incident(cause, (), tuple(one for one in of if one is not cause)))
+    return _sorted(found)
+
+
+def _sorted(found: Iterable[Incident]) -> tuple[Incident, ...]:
     return tuple(
         sorted(found, key=lambda one: (_passing(one), _only_costs(one), one.severity != "error", _order(one.cause)))
     )
@@ -181,7 +216,7 @@ def _parts(findings: Sequence[Finding]) -> set[int]:
 
 def _cause(findings: Sequence[Finding]) -> Finding:
     """The earliest finding with no cause of its own, above info or with such an effect; of a cycle, its earliest."""
-    loud = [finding for finding in findings if finding.severity != "info"]
+    loud = [finding for finding in findings if finding.full_severity != "info"]
     # A note that led to something loud is the cause of it.
     notes = [note for note in findings if note.spared and any(_leads_to(note, effect) for effect in loud)]
     loud = sorted((*loud, *notes), key=_order) or list(findings)
@@ -245,7 +280,7 @@ def _unsure(finding: Finding) -> float:
 
 
 def _harms(cause: Finding, damage: Finding) -> bool:
-    return cause.rule.link not in HARMLESS and cause.severity != "info" and _had_begun(cause, damage)
+    return cause.rule.link not in HARMLESS and cause.full_severity != "info" and _had_begun(cause, damage)
 
 
 def _had_begun(cause: Finding, finding: Finding) -> bool:
@@ -314,6 +349,10 @@ def _only_costs(incident: Incident) -> bool:
 
 def _order(finding: Finding) -> tuple[int, int, int]:
     return finding.onset, DIAGNOSTIC_ORDER.index(finding.rule.link), finding.fired or 0
+
+
+def _is_proven(finding: Finding) -> bool:
+    return finding.full_severity != "info" and tier_of(finding.rule) != "candidate"
 
 
 def _named(finding: Finding) -> dict[str, object]:

@@ -20,9 +20,9 @@ from tracker_diag.rules.alerts import Alerts, Notice, recent
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.engine import Engine
-from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import Incident, incidents
-from tracker_diag.rules.model import Rule
+from tracker_diag.rules.findings import Finding, Identity, identity
+from tracker_diag.rules.incidents import Incident, incidents, weighed
+from tracker_diag.rules.model import Rule, Severity
 from tracker_diag.rules.observed import Observed, no_carriers
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
@@ -101,6 +101,8 @@ class Judge:
         self._non_finite: list[str] = []
         self._checked = False
         self._incidents: tuple[Incident, ...] | None = None
+        self._severities: dict[Identity, Severity] = {}
+        """Of each finding, as it was after the last step that changed any."""
 
     @property
     def framework(self) -> str | None:
@@ -114,8 +116,8 @@ class Judge:
 
     @property
     def findings(self) -> list[Finding]:
-        """All findings so far, by onset."""
-        return self.engine.findings
+        """All findings so far, by onset, each as its incident has it."""
+        return weighed(self.engine.findings, self.incidents)
 
     @property
     def best(self) -> tuple[Reading, ...]:
@@ -126,7 +128,7 @@ class Judge:
     def incidents(self) -> tuple[Incident, ...]:
         """The incidents of the latest findings; computed once after a step that changed any."""
         if self._incidents is None:
-            self._incidents = incidents(recent(self.findings))
+            self._incidents = incidents(recent(self.engine.findings))
         return self._incidents
 
     def know(self, keys: Iterable[str]) -> None:
@@ -149,8 +151,7 @@ class Judge:
         broken = [key for key, value in inputs.metrics.items() if not math.isfinite(value)]
         self._non_finite += [name for name in (*broken, *inputs.non_finite) if name not in self._non_finite]
         self._checked |= inputs.checked
-        changed = self.engine.evaluate(self._observed(step, inputs))
-        return Verdict(changed, self._notices(step, changed))
+        return self._verdict(step, self.engine.evaluate(self._observed(step, inputs)))
 
     def _series(self, inputs: StepInputs) -> Iterable[tuple[SeriesKey, Scalar]]:
         """Every series of `inputs`, those that win first."""
@@ -174,15 +175,19 @@ class Judge:
             self.config,
         )
 
-    def _notices(self, step: int, changed: Sequence[Finding]) -> list[Notice]:
+    def _verdict(self, step: int, changed: Sequence[Finding]) -> Verdict:
+        """What `changed` has changed: also the severity of others that now belong with them."""
         if changed:
-            self._incidents = None
-        return self._alerts.notices(step, changed, self)
+            news, before, self._incidents = set(map(identity, changed)), self._severities, None
+            findings = self.findings
+            self._severities = {identity(one): one.severity for one in findings}
+            news |= {name for name, severity in self._severities.items() if before.get(name, severity) != severity}
+            changed = [one for one in findings if identity(one) in news]
+        return Verdict(changed, self._alerts.notices(step, changed, self))
 
     def rebaseline(self, step: int) -> Verdict:
         """Every baseline begins anew at `step`, and findings that rest on one end."""
-        ended = self.engine.rebaseline(step)
-        return Verdict(ended, self._notices(step, ended))
+        return self._verdict(step, self.engine.rebaseline(step))
 
     def summary(self, source: str, steps: int, first_step: int | None, last_step: int | None) -> Summary:
         """What the run adds up to so far."""
@@ -219,6 +224,7 @@ class Judge:
         self.engine.load_state_dict(state["engine"], underway)
         self._alerts.load_state_dict(state["alerts"])
         self._incidents = None
+        self._severities = {identity(one): one.severity for one in self.findings}
 
 
 def judge_steps(

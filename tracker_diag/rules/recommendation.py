@@ -59,15 +59,16 @@ def recommend(
         judged: whether there were rows enough to judge it.
     """
     loud = [incident for incident in found if incident.severity != "info"]
-    if not loud and not judged:
-        return Recommendation("too_short", False, None, "There are too few rows to judge")
-    if not loud:
-        return Recommendation("continue", True, None, "Yes. No rule fired at warn or above")
-    ongoing = [f for incident in loud for f in incident.findings if f.state == "firing" and f.severity != "info"]
+    notes = [incident for incident in found if incident.cause.unproven and incident.state == "firing"]
     outcomes = [outcome for outcome in best if outcome.series != "loss"]
     evaluations = [outcome for outcome in outcomes if outcome.series != "reward"]
     targets = [outcome for outcome in evaluations if outcome.series == TARGET] or evaluations or outcomes
     lost = [outcome for outcome in targets if outcome.holds]
+    if not loud and not judged:
+        return Recommendation("too_short", False, None, "There are too few rows to judge")
+    if not loud and not lost:
+        return _noted(notes, outcomes) or Recommendation("continue", True, None, "Yes. No rule fired at warn or above")
+    ongoing = [f for incident in loud for f in incident.findings if f.state == "firing" and f.severity != "info"]
     if not ongoing and not lost:
         over = max((f.resolved for incident in loud for f in incident.findings if f.resolved is not None), default=None)
         since = "any more" if over is None else f"any more since step {over}"
@@ -86,6 +87,15 @@ def recommend(
     return Recommendation("stop", False, step, says)
 
 
+def _noted(notes: Sequence[Incident], outcomes: Sequence[Reading]) -> Recommendation | None:
+    """That the run may continue and is to be watched, where candidates alone have found something that is ongoing."""
+    if not notes:
+        return None
+    ongoing = [f for incident in notes for f in incident.findings if f.state == "firing" and f.full_severity != "info"]
+    says = f"{_watches(ongoing, outcomes, None)}. It is a note: {ongoing[0].rule.id} has no record yet"
+    return Recommendation("watch", True, None, says)
+
+
 def _stops(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> str | None:
     """Why the run must not continue; None if it may be watched."""
     if lost:
@@ -98,7 +108,8 @@ def _stops(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> str | None:
 def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tuple[int, str] | None) -> str:
     """What to watch, until when, and what to do if the outcome is harmed."""
     first = min(ongoing, key=lambda f: f.onset)
-    level = next((r for r in first.evidence if r.holds and r.baseline is not None and r.value is not None), None)
+    judged = {outcome.series for outcome in outcomes}
+    level = next((r for r in first.evidence if r.holds and r.baseline is not None and r.series not in judged), None)
     until = f"until {level.series} is near {level.baseline:.3g} again" if level else "until it ends"
     parts = [f"Watch. {first.rule.title} since step {first.onset}, {until}"]
     if sinks := next((outcome for outcome in outcomes if outcome.onset is not None), None):

@@ -10,7 +10,7 @@ from tracker_diag.records import Histogram, WorstSequence
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.few_rows import is_judged, too_short, waiting
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import SEVERITIES, Incident, incidents
+from tracker_diag.rules.incidents import SEVERITIES, Incident, incidents, weighed
 from tracker_diag.rules.model import Severity
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.recommendation import Recommendation, recommend
@@ -68,7 +68,7 @@ class Summary:
             steps,
             first_step,
             last_step,
-            findings,
+            tuple(weighed(findings, incidents(findings))),
             blind,
             healthy=tuple(rule for rule in silent if rule not in explained),
             best=engine.best,

@@ -2,8 +2,7 @@
 
 from tracker_diag.records import Table
 from tracker_diag.report.tables import events_table, findings_table
-from tracker_diag.rules.alerts import Identity, identity
-from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.findings import Finding, Identity, identity
 from tracker_diag.trackers.tracker import End, Entry, Event, Standing
 
 

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from tracker_diag.health import open_in_forks
 from tracker_diag.records import Record, Scalar
-from tracker_diag.rules.alerts import Identity, identity
-from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.findings import Finding, Identity, identity
 from tracker_diag.trackers.delivery.journal import Journal, journal_for
 from tracker_diag.trackers.delivery.kept import journal_entry
 from tracker_diag.trackers.delivery.lines import LINED, entry_of, line_of
