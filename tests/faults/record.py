@@ -27,6 +27,7 @@ from dataset import Run
 from labels import labelled
 from score import is_healthy, written
 
+from tracker_diag.rules.incidents import connected
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.record import FILE, Record, Records, hash_of
 from tracker_diag.runs.diagnose import diagnose
@@ -50,10 +51,16 @@ class Judged:
 
 def judged(run: Run) -> Judged:
     with tempfile.TemporaryDirectory() as folder:
-        summary = diagnose(read_run(str(written(run, Path(folder))))).summary
-    incidents = [incident for incident in summary.incidents if incident.severity != "info"]
+        return judged_file(written(run, Path(folder)), f"{run.trainer}, {run.task}", tuple(run.right))
+
+
+def judged_file(file: Path, place: str, right: tuple[str, ...]) -> Judged:
+    """What the rules make of a metrics file, candidates as loud as any."""
+    summary = diagnose(read_run(str(file))).summary
+    found = connected([finding.moved(unproven=False) for finding in summary.findings])
+    incidents = [incident for incident in found if incident.severity != "info"]
     loud = {one.rule.id for incident in incidents for one in incident.findings if one.severity != "info"}
-    return Judged(f"{run.trainer}, {run.task}", tuple(run.right), frozenset(loud), frozenset(summary.blind))
+    return Judged(place, right, frozenset(loud), frozenset(summary.blind))
 
 
 def trained(first_seed: int) -> list[Run]:

@@ -66,7 +66,7 @@ class Incident:
 
         A fall of the outcome that nothing explains, and that it has made good, has had no consequence: info.
         """
-        if self.cause.rule.link == DAMAGE and self.state == "resolved":
+        if self.cause.unproven or (self.cause.rule.link == DAMAGE and self.state == "resolved"):
             return "info"
         severities: set[Severity] = {finding.severity for finding in self.findings}
         worst = max(severities, key=SEVERITIES.index)
