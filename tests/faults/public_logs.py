@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from labels import by_curve
@@ -23,14 +25,28 @@ LISTS = ("public_logs", "further_logs")
 KEPT = HERE.parents[1] / "docs" / "public_logs.json"
 
 
-def judged(clones: Path, repository: str, commit: str, path: str) -> tuple[str, str]:
-    """The highest severity of an incident in one log, info where there is none; and its label by the reward curve."""
+def listed(name: str) -> Iterator[tuple[str, str, str, str]]:
+    """Repository, commit, path and label of each log of a list."""
+    for line in (HERE / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            repository, commit, path, label = line.split()
+            yield repository, commit, path, label
+
+
+@contextmanager
+def log_of(clones: Path, repository: str, commit: str, path: str) -> Iterator[Path]:
+    """The log as a file, while the context lasts."""
     clone = clones / repository.replace("/", "+")
-    held = subprocess.run(["git", "-C", str(clone), "show", f"{commit}:{path}"], capture_output=True, check=True)
+    kept = subprocess.run(["git", "-C", str(clone), "show", f"{commit}:{path}"], capture_output=True, check=True)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / Path(path).name
-        file.write_bytes(held.stdout)
-        found = diagnose(read_run(str(file)))
+        file.write_bytes(kept.stdout)
+        yield file
+
+
+def judged(file: Path) -> tuple[str, str]:
+    """The highest severity of an incident in one log, info where there is none; and its label by the reward curve."""
+    found = diagnose(read_run(str(file)))
     severity = max(
         (one.severity for one in found.summary.incidents), key=("info", "warn", "error").index, default="info"
     )
@@ -40,13 +56,12 @@ def judged(clones: Path, repository: str, commit: str, path: str) -> tuple[str, 
 def counted(clones: Path, name: str) -> dict[str, dict[str, int]]:
     """Logs of one list by label: how many, and of how many an incident is at warn and at error."""
     counts: dict[str, Counter[str]] = {}
-    for line in (HERE / f"{name}.txt").read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            repository, commit, path, label = line.split()
-            severity, curve = judged(clones, repository, commit, path)
-            if name == "further_logs" and curve != label:  # the others were labelled by whoever listed them
-                print(f"{repository} {path}: {curve}, listed as {label}")
-            counts.setdefault(label, Counter())[severity] += 1
+    for repository, commit, path, label in listed(name):
+        with log_of(clones, repository, commit, path) as file:
+            severity, curve = judged(file)
+        if name == "further_logs" and curve != label:  # the others were labelled by whoever listed them
+            print(f"{repository} {path}: {curve}, listed as {label}")
+        counts.setdefault(label, Counter())[severity] += 1
     return {label: {"logs": of.total(), "warn": of["warn"], "error": of["error"]} for label, of in counts.items()}
 
 

@@ -1,10 +1,11 @@
 """Count what each rule's alarms are worth on fresh runs: writes tracker_diag/rules/record.json.
 
-    python tests/faults/record.py --door build/alerts.jsonl [--first-seed N]
+    python tests/faults/record.py --door build/alerts.jsonl [--public CLONES] [--first-seed N]
 
 Trains the fresh runs of plan.py that build/fresh does not have, half an hour on 16 cores, and judges them with the
-rules of this checkout. `--door` has the runs of tests/benchmarks/door.py, as it keeps them. No rule may have changed
-between those runs and this command. Give other seeds whenever a rule was changed after a look at these runs.
+rules of this checkout. `--door` has the runs of tests/benchmarks/door.py, as it keeps them; `--public` the clones that
+public_logs.py reads. No rule may have changed between those runs and this command. Give other seeds whenever a rule
+was changed after a look at these runs.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import make
 import plan
 from dataset import Run
 from labels import labelled
+from public_logs import LISTS, listed, log_of
 from score import is_healthy, written
 
 from tracker_diag.rules.incidents import connected
@@ -32,6 +34,9 @@ from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.record import FILE, Record, Records, hash_of
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.open import read_run
+
+PATHOLOGY: dict[str, tuple[str, ...]] = {"stable": (), "collapsed": ("OUT001",)}
+"""Rules that name what a public log with that label shows. Of other labels the truth is not known."""
 
 FRESH = Path(__file__).parents[2] / "build" / "fresh"
 
@@ -83,6 +88,15 @@ def at_the_door(file: Path) -> Iterator[Judged]:
         yield Judged(name, kinds[name].rules, frozenset(result["loud"]), frozenset(result["blind"]))
 
 
+def published(clones: Path) -> Iterator[Judged]:
+    """Public logs, stable ones as healthy, and collapsed ones."""
+    for name in LISTS:
+        for repository, commit, path, label in listed(name):
+            if label in PATHOLOGY:
+                with log_of(clones, repository, commit, path) as file:
+                    yield judged_file(file, repository, PATHOLOGY[label])
+
+
 def counted(runs: list[Judged]) -> dict[str, Record]:
     """The record of each rule that some run has the inputs of."""
     records: dict[str, Record] = {}
@@ -106,16 +120,18 @@ def counted(runs: list[Judged]) -> dict[str, Record]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--door", type=Path, required=True)
+    parser.add_argument("--public", type=Path)
     parser.add_argument("--first-seed", type=int, default=900_001)
     arguments = parser.parse_args()
     runs = trained(arguments.first_seed)
     with ProcessPoolExecutor() as pool:
         planted = list(pool.map(judged, runs))
     tensors = list(at_the_door(arguments.door))
-    write(planted, tensors, f"seeds from {arguments.first_seed:,}")
+    public = list(published(arguments.public)) if arguments.public else []
+    write(planted, tensors, public, f"seeds from {arguments.first_seed:,}")
 
 
-def write(planted: list[Judged], tensors: list[Judged], seeds: str) -> None:
+def write(planted: list[Judged], tensors: list[Judged], public: list[Judged], seeds: str) -> None:
     def corpus(runs: list[Judged], what: str) -> str:
         return f"{sum(bool(run.right) for run in runs)} faulty and {sum(not run.right for run in runs)} healthy {what}"
 
@@ -125,8 +141,9 @@ def write(planted: list[Judged], tensors: list[Judged], seeds: str) -> None:
         corpora={
             "trainings": f"{corpus(planted, 'trainings')}, {seeds}",
             "tensors": corpus(tensors, "runs of drawn tensors through the monitor"),
+            "public": corpus(public, "public logs"),
         },
-        rules=counted([*planted, *tensors]),
+        rules=counted([*planted, *tensors, *public]),
     )
     rules = {name: asdict(record) for name, record in content.rules.items()}
     head = json.dumps(content.model_dump(exclude={"rules"}))[:-1]
