@@ -106,8 +106,8 @@ def test_what_holds_in_two_steps_of_three_does_not_last():
 
 def test_missing_values_neither_start_nor_end_a_finding():
     engine = Engine([rule(for_steps=2)])
-    assert run(engine, [None, 0, None, 0, 0, None, None, 1]) == [
-        "unknown", "pending", "pending", "firing", "firing", "firing", "firing", "healthy",
+    assert run(engine, [None, 0, None, 0, 0, None, None, 1, 1]) == [
+        "unknown", "pending", "pending", "firing", "firing", "firing", "firing", "firing", "healthy",
     ]  # fmt: skip
 
 
@@ -130,8 +130,14 @@ def test_a_rule_that_saw_once_is_not_blind():
 
 def test_a_second_episode_is_a_second_finding_that_dates_from_after_the_first():
     engine = Engine([rule()])
-    run(engine, [0, 1, 0, 0, 1])
-    assert [(f.onset, f.fired, f.resolved) for f in engine.findings] == [(0, 0, 1), (2, 2, 4)]
+    run(engine, [0, 1, 0, 0, 1, 1])
+    assert [(f.onset, f.fired, f.resolved) for f in engine.findings] == [(0, 0, 1), (2, 2, 5)]
+
+
+def test_a_level_that_hovers_about_its_limit_is_one_finding():
+    engine = Engine([rule()])
+    run(engine, [0.45, 0.55] * 20 + [0.7] * 3)
+    assert [(f.fired, f.resolved) for f in engine.findings] == [(0, 42)]
 
 
 def test_rows_without_the_series_between_those_with_it_delay_nothing():
@@ -356,8 +362,9 @@ def test_a_rule_of_another_algorithm_that_has_fired_stays_until_its_finding_ends
     engine = Engine([rule(algorithms=["dpo"])])
     assert run(engine, [0.3] * 3)[-1] == "firing"
     engine = engine.with_algorithm("ppo")
-    engine.evaluate(Observed(3, {"reward": Scalar("reward", 0.9)}))
-    assert [(finding.fired, finding.resolved) for finding in engine.findings] == [(0, 3)]
+    for step in range(3, 6):
+        engine.evaluate(Observed(step, {"reward": Scalar("reward", 0.9)}))
+    assert [(finding.fired, finding.resolved) for finding in engine.findings] == [(0, 5)]
 
 
 def test_an_algorithm_may_be_told_in_the_midst_of_a_step():

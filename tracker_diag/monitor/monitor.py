@@ -51,7 +51,7 @@ from tracker_diag.trackers.tracker import Tracker
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 17
+STATE_VERSION = 18
 
 
 class Monitor(AbstractContextManager["Monitor"]):

@@ -12,9 +12,12 @@ from typing import Any
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Series
 from tracker_diag.rules.signals.base import Signal
+from tracker_diag.rules.signals.threshold import Threshold
 
 BACK = 2 / 3
 """Part of the way from the furthest level to the usual one, from which on a level is back."""
+CLEAR = 0.2
+"""Part of a fixed limit by which a level must be on the other side of it to be back, whatever its noise."""
 VALUES = 5
 """Values of which a level is the median."""
 LEAST = 1e-12
@@ -22,20 +25,29 @@ LEAST = 1e-12
 
 
 class OffLevel:
-    """The level of one series since it left what was usual. Positive series are held on a log scale."""
+    """The level of one series since it left what was usual. Positive series are held on a log scale.
 
-    def __init__(self, series: Series, usual: float, value: float) -> None:
-        self._series = series
+    Args:
+        usual: the usual level, or that beyond which it is well on the other side of a limit.
+        back: part of the way there from the furthest level, from which on it is back.
+    """
+
+    def __init__(self, series: Series, usual: float, value: float, back: float = BACK) -> None:
+        self._series, self._back = series, back
         self._is_log = usual > 0 and value > 0
         self._usual, self._furthest = self._scaled(usual), self._scaled(value)
         self._recent: deque[float] = deque(maxlen=VALUES)
 
     @classmethod
     def at(cls, signal: Signal, reading: Reading) -> "OffLevel | None":
-        """Where `signal` holds against a usual level of one series; None for other signals."""
-        if not signal.holds or len(signal.looks_at) != 1 or reading.value is None or reading.baseline is None:
+        """Where `signal` holds against a usual level of one series or a fixed limit; None for other signals."""
+        if not signal.holds or len(signal.looks_at) != 1 or reading.value is None:
             return None
-        return cls(signal.looks_at[0], reading.baseline, reading.value)
+        if isinstance(signal, Threshold):
+            limit = signal.limit
+            clear = math.copysign(CLEAR * abs(limit), reading.value - limit)
+            return cls(signal.looks_at[0], limit - clear, reading.value, back=1.0)
+        return None if reading.baseline is None else cls(signal.looks_at[0], reading.baseline, reading.value)
 
     def update(self) -> None:
         """Take in the value of this step, if there is one."""
@@ -46,7 +58,7 @@ class OffLevel:
 
     @property
     def is_back(self) -> bool:
-        return self._off(self._level) <= (1 - BACK) * self._off(self._furthest)
+        return self._off(self._level) <= (1 - self._back) * self._off(self._furthest)
 
     @property
     def _level(self) -> float:
@@ -61,12 +73,19 @@ class OffLevel:
 
     def state_dict(self) -> dict[str, Any]:
         """All that `of_state` needs, in JSON values."""
-        return {"log": self._is_log, "usual": self._usual, "furthest": self._furthest, "recent": list(self._recent)}
+        return {
+            "log": self._is_log,
+            "usual": self._usual,
+            "furthest": self._furthest,
+            "back": self._back,
+            "recent": list(self._recent),
+        }
 
     @classmethod
     def of_state(cls, series: Series, state: Mapping[str, Any]) -> "OffLevel":
         """The level that `state_dict` was taken of."""
         level = cls(series, 0.0, 0.0)
         level._is_log, level._usual, level._furthest = state["log"], state["usual"], state["furthest"]
+        level._back = state["back"]
         level._recent.extend(state["recent"])
         return level

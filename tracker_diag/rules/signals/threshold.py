@@ -28,6 +28,11 @@ class Threshold(Limited):
         self._series = at.series(self.series, self.relative_to)
         self.looks_at = (self._series,)
 
+    @property
+    def limit(self) -> float:
+        """That of this run's algorithm."""
+        return self._above if self._above is not None else self._below or 0.0
+
     def update(self, observed: Observed) -> None:
         now = self._series.now
         unseen = now is None or (
