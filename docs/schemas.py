@@ -94,6 +94,8 @@ class Together(Part):
     severity: Severity
     onset: int
     state: Literal["firing", "resolved"]
+    acknowledged: str | None
+    """Why it needs no action, as a person said."""
     cause: Named
     symptoms: list[Named]
     damage: list[Named]

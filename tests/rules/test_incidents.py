@@ -129,6 +129,7 @@ def test_what_an_incident_says_of_itself():
         "severity": "error",
         "onset": 100,
         "state": "firing",
+        "acknowledged": None,
         "cause": {"rule": "AAA001", "pair": "policy", "slice": "tool:search", "onset": 100},
         "symptoms": [{"rule": "BBB001", "pair": None, "slice": "all", "onset": 104}],
         "damage": [{"rule": "OUT001", "pair": None, "slice": "all", "onset": 115}],

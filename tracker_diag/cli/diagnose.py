@@ -1,6 +1,7 @@
 """`tracker-diag diagnose`: the verdict on the metrics that a run logged."""
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, cast, get_args
 
 import typer
@@ -40,6 +41,9 @@ def diagnose(
     framework: Framework = None,
     algorithm: Annotated[str | None, typer.Option(help="ppo, grpo, gspo, dpo or sft, if the run does not say.")] = None,
     evaluation: Annotated[str, typer.Option(help="Key of the evaluation that counts, of several.")] = "",
+    acknowledge: Annotated[
+        list[str] | None, typer.Option(metavar="RULE=REASON", help="Leave what you know of out of the advice.")
+    ] = None,
     since: Annotated[int | None, typer.Option(help="Leave out steps before this one.")] = None,
     false_alarm_in: FalseAlarmIn = 100.0,
     rules: Which = None,
@@ -60,7 +64,8 @@ def diagnose(
             raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
         result = judge(
             run, rules=which, catalog=False, framework=framework, algorithm=cast("Algorithm | None", algorithm),
-            evaluation=evaluation, since=since, expected_runs_between_false_alarms=false_alarm_in,
+            evaluation=evaluation, since=since, acknowledged=_reasons(acknowledge or ()),
+            expected_runs_between_false_alarms=false_alarm_in,
         )  # fmt: skip
     if not result.series and not result.summary.findings:
         keys = ", ".join(result.keys.unmapped[:5]) or "none"
@@ -72,6 +77,14 @@ def diagnose(
     else:
         print_verdict(on_screen(result), result.summary, about_keys(result), blind=blind, quiet=quiet)
     exit_on(result.summary, fail_on)
+
+
+def _reasons(given: Sequence[str]) -> dict[str, str]:
+    """What `--acknowledge` gives, by rule."""
+    pairs = [one.partition("=") for one in given]
+    if bad := [text for text, (_, _, reason) in zip(given, pairs, strict=True) if not reason.strip()]:
+        refuse(f"--acknowledge: {bad[0]!r} given, expected RULE=REASON, as in POL001='a tool was down'")
+    return {rule.strip(): reason.strip() for rule, _, reason in pairs}
 
 
 def read_with_bar(source: str) -> FinishedRun:

@@ -52,7 +52,11 @@ class On(Node):
     def holds(self, incident: Incident) -> bool:
         """Whether `incident` is one of these, now."""
         severe = SEVERITIES.index(incident.severity) >= SEVERITIES.index(self.severity)
-        return severe and any(finding.state == "firing" and self._of(finding) for finding in incident.findings)
+        return (
+            severe
+            and not incident.acknowledged
+            and any(finding.state == "firing" and self._of(finding) for finding in incident.findings)
+        )
 
     def _of(self, finding: Finding) -> bool:
         return (

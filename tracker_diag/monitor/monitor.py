@@ -132,6 +132,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._open: Step | None = None
         self._evaluating = False
         self._source, self._rebaseline = source, list[str]()
+        self._acknowledge: list[tuple[str, str, int | None]] = []
         self._summary: Summary | None = None
         self._at_close = ExitStack()
         if ranks is None:  # else the rank that writes to a tracker does, and not each of them
@@ -377,6 +378,14 @@ class Monitor(AbstractContextManager["Monitor"]):
         """
         self._rebaseline.append(reason)
 
+    def acknowledge(self, rule: str, reason: str, steps: int | None = None) -> None:
+        """Keep quiet what you know of: the incidents that `rule` is a part of, from the next step on.
+
+        They stay listed. Alerts, guards and the advice leave them out until they get worse, or for so many `steps`.
+        `reason` is written into the tracker.
+        """
+        self._acknowledge.append((rule, reason, steps))
+
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs to raise the same alerts as an unbroken one.
 
@@ -389,6 +398,7 @@ class Monitor(AbstractContextManager["Monitor"]):
                 "judge": self._judge.state_dict(),
                 "open": self._open.state_dict() if self._open else None,
                 "rebaseline": list(self._rebaseline),
+                "acknowledge": [list(one) for one in self._acknowledge],
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -404,6 +414,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             self._open = Step.of_state(state["open"]) if state["open"] else None
             self._judge.load_state_dict(state["judge"], self._inputs({}))
             self._rebaseline = list(state["rebaseline"])
+            self._acknowledge = [(rule, reason, steps) for rule, reason, steps in state["acknowledge"]]
 
     def _parts(self) -> dict[str, Any]:
         """What is saved and restored by itself, in this order."""
@@ -454,6 +465,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             if self._open is None or at != self._open.step:
                 self._progress.begin(at, with_tensors=bool(gathered))
                 self._record_baselines(at)
+                self._record_acknowledged(at)
                 self._open = Step(at)
             self._evaluate(self._open, own)
 
@@ -463,6 +475,20 @@ class Monitor(AbstractContextManager["Monitor"]):
             events, self._rebaseline = [f"new baseline: {reason}" for reason in self._rebaseline], []
             self._windows.rebaseline()
             self._write_events(step, events, self._judge.rebaseline(step))
+
+    def _record_acknowledged(self, step: int) -> None:
+        """Take what is known now, and write so."""
+        known, self._acknowledge = self._acknowledge, []
+        rules = {rule.id for rule in self._judge.engine.rules}
+        for rule, reason, steps in known:
+            if rule not in rules:
+                self._say(
+                    f"acknowledge: {rule!r} is no rule in force; nothing is kept quiet. See `tracker-diag rules list`"
+                )
+                continue
+            self._judge.acknowledge(rule, reason, steps)
+            until = "" if steps is None else f" for {steps} steps"
+            self._write_events(step, [f"{rule} is acknowledged{until}: {reason}"], Verdict((), ()))
 
     def _write_events(self, step: int, events: Sequence[str], verdict: Verdict, notices: Sequence[Notice] = ()) -> None:
         """Keep and write what was done on purpose at `step`, what that has changed, and further `notices`."""

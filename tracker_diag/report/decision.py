@@ -68,6 +68,8 @@ def decide(summary: Summary, cost: str = "") -> Decision:
             "unknown",
             (),
         )
+    if advice.action == "watch":
+        return Decision("Watch", advice.says.removeprefix("Watch. "), "warn", _calm(summary))
     return Decision("Continue", f"No rule fired at warn or above in {rows}", "ok", _calm(summary))
 
 

@@ -82,6 +82,10 @@ class Alerts:
         self._due: int | None = None
         """The step from which on one that rests may be told."""
 
+    def look_again(self, step: int) -> None:
+        """Have `notices` look at all incidents at `step`, whether or not any has changed."""
+        self._due = step
+
     def notices(self, step: int, changed: Sequence[Finding], run: HasFindings) -> list[Notice]:
         """What is to be told at `step`, where `changed` of all the run's findings did."""
         due = self._due is not None and step >= self._due
@@ -96,7 +100,7 @@ class Alerts:
         for incident in run.incidents:
             told = [one for one in incident.findings if identity(one) in self._open]
             loud = [one for one in incident.findings if alerts(one)]
-            new = self._news(incident, told, loud, step) if loud else None
+            new = self._news(incident, told, loud, step) if loud and not incident.acknowledged else None
             if new is not None:
                 news.append(new)
                 self._told |= {identity(one)[:3]: step for one in loud if identity(one) not in self._open}

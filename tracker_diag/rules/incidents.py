@@ -42,6 +42,8 @@ class Incident:
     """By onset; what says again what the cause or another of them has said, or is a part of that, comes last."""
     damage: tuple[Finding, ...] = ()
     """What it has done to reward or evaluation, by onset."""
+    acknowledged: str = ""
+    """Why it needs no action, as a person said; empty where nobody did. See `rules.acknowledged`."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -90,7 +92,8 @@ class Incident:
         parts = [self.cause.summary]
         if rules:
             parts.append(f"with it {', '.join(rules)}")
-        return "; ".join([*parts, *(finding.summary for finding in self.damage)])
+        known = [f"acknowledged: {self.acknowledged}"] if self.acknowledged else []
+        return "; ".join([*parts, *(finding.summary for finding in self.damage), *known])
 
     def __str__(self) -> str:
         """One line: severity, since when, what and where."""
@@ -115,6 +118,7 @@ class Incident:
             "severity": self.severity,
             "onset": self.onset,
             "state": self.state,
+            "acknowledged": self.acknowledged or None,
             "cause": _named(self.cause),
             "symptoms": [_named(finding) for finding in self.symptoms],
             "damage": [_named(finding) for finding in self.damage],
@@ -128,7 +132,7 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
 
     A candidate opens no incident: what candidates alone have found is a note.
     """
-    return _sorted(one if one.is_proven else one.as_note() for one in connected(findings))
+    return _sorted(one if one.severity == "info" or one.is_proven else one.as_note() for one in connected(findings))
 
 
 def weighed(findings: Collection[Finding], found: Iterable[Incident]) -> list[Finding]:

@@ -7,7 +7,7 @@ The live monitor, `diagnose`, `watch` and `replay` all use this class, so the sa
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tracker_diag.detect.growth import GrowthSettings
@@ -16,12 +16,13 @@ from tracker_diag.metrics.reasons import Reason, no_series
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Pair, Rank, SeriesKey, StatKey
 from tracker_diag.records import Scalar
+from tracker_diag.rules.acknowledged import Acknowledged, in_settings, quiet
 from tracker_diag.rules.alerts import Alerts, Notice, recent
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding, Identity, identity
-from tracker_diag.rules.incidents import Incident, incidents, weighed
+from tracker_diag.rules.incidents import SEVERITIES, Incident, incidents, weighed
 from tracker_diag.rules.model import Rule, Severity
 from tracker_diag.rules.observed import Observed, no_carriers
 from tracker_diag.rules.reading import Reading
@@ -100,6 +101,7 @@ class Judge:
         """Finite values of the open step. Of a series that comes twice the first value counts."""
         self._non_finite: list[str] = []
         self._checked = False
+        self._acknowledged = in_settings(self.config)
         self._incidents: tuple[Incident, ...] | None = None
         self._severities: dict[Identity, Severity] = {}
         """Of each finding, as it was after the last step that changed any."""
@@ -128,7 +130,7 @@ class Judge:
     def incidents(self) -> tuple[Incident, ...]:
         """The incidents of the latest findings; computed once after a step that changed any."""
         if self._incidents is None:
-            self._incidents = incidents(recent(self.engine.findings))
+            self._incidents = quiet(incidents(recent(self.engine.findings)), self._acknowledged)
         return self._incidents
 
     def know(self, keys: Iterable[str]) -> None:
@@ -177,6 +179,10 @@ class Judge:
 
     def _verdict(self, step: int, changed: Sequence[Finding]) -> Verdict:
         """What `changed` has changed: also the severity of others that now belong with them."""
+        if any(one.is_over(step) for one in self._acknowledged):
+            self._acknowledged = [one for one in self._acknowledged if not one.is_over(step)]
+            self._incidents = None
+            self._alerts.look_again(step)
         if changed:
             news, before, self._incidents = set(map(identity, changed)), self._severities, None
             findings = self.findings
@@ -189,9 +195,18 @@ class Judge:
         """Every baseline begins anew at `step`, and findings that rest on one end."""
         return self._verdict(step, self.engine.rebaseline(step))
 
+    def acknowledge(self, rule: str, reason: str, steps: int | None = None) -> None:
+        """Keep the incidents that `rule` is a part of quiet until they get worse, or for so many `steps`."""
+        of_rule = [one.severity for one in self.incidents if any(part.rule.id == rule for part in one.findings)]
+        worst: Severity = max(of_rule, key=SEVERITIES.index, default="warn")
+        until = None if steps is None else (self._open or 0) + steps
+        self._acknowledged.append(Acknowledged(rule, reason, until, worst))
+        self._incidents = None
+
     def summary(self, source: str, steps: int, first_step: int | None, last_step: int | None) -> Summary:
         """What the run adds up to so far."""
-        return Summary.of(self.engine, source, steps, first_step, last_step)
+        summary = Summary.of(self.engine, source, steps, first_step, last_step)
+        return replace(summary, acknowledged=tuple(self._acknowledged))
 
     def restarted(self, settings: GrowthSettings) -> None:
         """Begin anew with other `settings`; nothing may have been judged yet."""
@@ -202,6 +217,7 @@ class Judge:
         return {
             "engine": self.engine.state_dict(),
             "alerts": self._alerts.state_dict(),
+            "acknowledged": [asdict(one) for one in self._acknowledged],
             "open": self._open,
             "series": [[*_key(key), one.value, one.n, one.error] for key, one in self.series.items()],
             "non_finite": list(self._non_finite),
@@ -223,6 +239,7 @@ class Judge:
         underway = None if self._open is None else self._observed(self._open, replace(inputs, metrics={}))
         self.engine.load_state_dict(state["engine"], underway)
         self._alerts.load_state_dict(state["alerts"])
+        self._acknowledged = [Acknowledged(**one) for one in state["acknowledged"]]
         self._incidents = None
         self._severities = {identity(one): one.severity for one in self.findings}
 

@@ -58,8 +58,8 @@ def recommend(
         stopped: whether a guard has stopped the training, so that it is not to continue though no harm is seen.
         judged: whether there were rows enough to judge it.
     """
-    loud = [incident for incident in found if incident.severity != "info"]
-    notes = [incident for incident in found if incident.cause.unproven and incident.state == "firing"]
+    loud = [incident for incident in found if incident.severity != "info" and not incident.acknowledged]
+    notes = [incident for incident in found if incident.cause.unproven and not incident.acknowledged]
     outcomes = [outcome for outcome in best if outcome.series != "loss"]
     evaluations = [outcome for outcome in outcomes if outcome.series != "reward"]
     targets = [outcome for outcome in evaluations if outcome.series == TARGET] or evaluations or outcomes
@@ -67,7 +67,10 @@ def recommend(
     if not loud and not judged:
         return Recommendation("too_short", False, None, "There are too few rows to judge")
     if not loud and not lost:
-        return _noted(notes, outcomes) or Recommendation("continue", True, None, "Yes. No rule fired at warn or above")
+        nothing = "Yes. No rule fired at warn or above" + " that is not acknowledged" * any(
+            i.acknowledged for i in found
+        )
+        return _noted(notes, outcomes) or Recommendation("continue", True, None, nothing)
     ongoing = [f for incident in loud for f in incident.findings if f.state == "firing" and f.severity != "info"]
     if not ongoing and not lost:
         over = max((f.resolved for incident in loud for f in incident.findings if f.resolved is not None), default=None)
@@ -89,9 +92,9 @@ def recommend(
 
 def _noted(notes: Sequence[Incident], outcomes: Sequence[Reading]) -> Recommendation | None:
     """That the run may continue and is to be watched, where candidates alone have found something that is ongoing."""
-    if not notes:
-        return None
     ongoing = [f for incident in notes for f in incident.findings if f.state == "firing" and f.full_severity != "info"]
+    if not ongoing:
+        return None
     says = f"{_watches(ongoing, outcomes, None)}. It is a note: {ongoing[0].rule.id} has no record yet"
     return Recommendation("watch", True, None, says)
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from tracker_diag.metrics.reasons import Reason
 from tracker_diag.records import Histogram, WorstSequence
+from tracker_diag.rules.acknowledged import Acknowledged, quiet
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.few_rows import is_judged, too_short, waiting
 from tracker_diag.rules.findings import Finding
@@ -56,6 +57,8 @@ class Summary:
     """Whether there were rows enough to judge it. If not, that no rule fired means nothing; see `short`."""
     log: tuple[str, ...] = ()
     """What is wrong with the log itself, to be known before the verdict: phases, repeated or lost rows, gaps."""
+    acknowledged: tuple[Acknowledged, ...] = ()
+    """What a person knows of."""
 
     @classmethod
     def of(cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None) -> "Summary":
@@ -95,7 +98,7 @@ class Summary:
     @cached_property
     def incidents(self) -> tuple[Incident, ...]:
         """What was found, as what hangs together; the first one on top."""
-        return incidents(self.findings)
+        return quiet(incidents(self.findings), self.acknowledged)
 
     @cached_property
     def recommendation(self) -> Recommendation:
@@ -113,8 +116,8 @@ class Summary:
 
     @property
     def level(self) -> Severity | None:
-        """Highest severity of an incident, resolved or not; None if nothing fired."""
-        found: set[Severity] = {one.severity for one in self.incidents}
+        """Highest severity of an incident, resolved or not, that nobody acknowledged; None if there is none."""
+        found: set[Severity] = {one.severity for one in self.incidents if not one.acknowledged}
         return max(found, key=SEVERITIES.index) if found else None
 
     def to_json(self) -> dict[str, object]:

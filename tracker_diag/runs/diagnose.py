@@ -10,6 +10,7 @@ from tracker_diag.metrics.aliases import KeyMap, frameworks, nearest
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.curves import chosen
 from tracker_diag.report.notebook import shown
+from tracker_diag.rules.acknowledged import SETTING
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.judge import Judge, judge_steps
@@ -101,6 +102,7 @@ def diagnose(
     framework: str | None = None,
     algorithm: Algorithm | None = None,
     evaluation: str = "",
+    acknowledged: Mapping[str, str] | None = None,
     since: int | None = None,
     expected_runs_between_false_alarms: float = USUAL,
     underway: bool = False,
@@ -110,21 +112,27 @@ def diagnose(
     `run` is what `read_run` gives or takes: a path, a source, a data frame or a list of rows. `rules`, `catalog` and
     the dial are as in `Monitor`.
     `evaluation` is the key of the evaluation that counts, where the run logs several; the first one by default.
+    `acknowledged` has the rules whose incidents you know of, each with the reason. So does a setting or tag
+    `diag.acknowledged.RULE` of the run. These incidents stay listed; advice and `level` leave them out.
     `underway`: more rows will come. The run is judged as a `Monitor` would judge it, and not by its length.
 
     Raises:
         RuleError: a rule that cannot be used.
         SourceError: `run` cannot be read.
-        UnknownName: there are no aliases for `framework`.
+        UnknownName: there are no aliases for `framework`, or a rule of `acknowledged` is not in force.
     """
     if framework is not None and framework.lower() not in {name.lower() for name in frameworks()}:
         raise UnknownName("framework", framework, frameworks())
+    chosen_rules = in_force(rules, with_catalog=catalog)
+    if unknown := set(acknowledged or ()) - {rule.id for rule in chosen_rules}:
+        raise UnknownName("acknowledged rule", min(unknown), tuple(rule.id for rule in chosen_rules))
     run = run if isinstance(run, FinishedRun) else read_run(run)
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
     settings = GrowthSettings() if underway else GrowthSettings.for_run(len(rows))
     settings = settings.dialled(expected_runs_between_false_alarms)
+    known = {f"{SETTING}{rule}": reason for rule, reason in (acknowledged or {}).items()}
     judge = Judge(
-        in_force(rules, with_catalog=catalog), settings, config=run.config, algorithm=algorithm,
+        chosen_rules, settings, config={**run.config, **known}, algorithm=algorithm,
         framework=framework or run.framework, evaluation=evaluation, quantum=run.quantum,
     )  # fmt: skip
     judge.know(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)))

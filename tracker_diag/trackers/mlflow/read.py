@@ -25,6 +25,8 @@ LARGEST = sys.float_info.max
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 """A server that does not answer within seconds is told; MLflow would wait for minutes."""
 FINDINGS, CONTEXT, FINDINGS_TAG = "diag/findings.json", "diag/context.json", "diag.alert.state"
+ACKNOWLEDGED = "diag.acknowledged."
+"""Begins the tags by which a person says that she knows of what a rule has found; see `rules.acknowledged`."""
 UNDERWAY = {"RUNNING", "SCHEDULED"}
 MISSING = "RESOURCE_DOES_NOT_EXIST"
 PAGE = 1000
@@ -145,7 +147,8 @@ def _history(client: Any, run: Any, source: str, progress: Progress | None) -> F
             progress((at + 1) / len(keys))
     if stepless:
         rows.note(f"{len(stepless)} metrics were logged without steps, first {stepless[0]!r}: their values are counted")
-    finished = rows.finish(source, {key: plain(value) for key, value in run.data.params.items()})
+    said = {key: value for key, value in run.data.tags.items() if key.startswith(ACKNOWLEDGED)}
+    finished = rows.finish(source, {key: plain(value) for key, value in run.data.params.items()} | said)
     left = _left(client, run)
     findings = tuple(json.loads(left[FINDINGS])["findings"]) if FINDINGS in left else ()
     ended = None if run.info.status in UNDERWAY else run.info.status.lower()
