@@ -81,7 +81,7 @@ def diagnose(
 
 def _reasons(given: Sequence[str]) -> dict[str, str]:
     """What `--acknowledge` gives, by rule."""
-    pairs = [one.partition("=") for one in given]
+    pairs = [text.partition("=") for text in given]
     if bad := [text for text, (_, _, reason) in zip(given, pairs, strict=True) if not reason.strip()]:
         refuse(f"--acknowledge: {bad[0]!r} given, expected RULE=REASON, as in POL001='a tool was down'")
     return {rule.strip(): reason.strip() for rule, _, reason in pairs}

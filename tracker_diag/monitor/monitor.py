@@ -398,7 +398,7 @@ class Monitor(AbstractContextManager["Monitor"]):
                 "judge": self._judge.state_dict(),
                 "open": self._open.state_dict() if self._open else None,
                 "rebaseline": list(self._rebaseline),
-                "acknowledge": [list(one) for one in self._acknowledge],
+                "acknowledge": [list(known) for known in self._acknowledge],
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ class Acknowledged:
     def covers(self, incident: Incident) -> bool:
         """Whether `incident` is quiet while this counts."""
         is_worse = SEVERITIES.index(incident.severity) > SEVERITIES.index(self.severity)
-        return not is_worse and any(one.rule.id == self.rule for one in incident.findings)
+        return not is_worse and any(part.rule.id == self.rule for part in incident.findings)
 
 
 def in_settings(config: Mapping[str, object]) -> list[Acknowledged]:
@@ -44,7 +44,7 @@ def parsed(rule: str, reason: str) -> Acknowledged:
     return Acknowledged(rule, match[2], int(match[1])) if match else Acknowledged(rule, reason)
 
 
-def quiet(found: Iterable[Incident], known: Sequence[Acknowledged]) -> tuple[Incident, ...]:
-    """`found`, in their order, those that are known with the reason."""
-    reasons = [(incident, [one.reason for one in known if one.covers(incident)]) for incident in found]
-    return tuple(replace(one, acknowledged=why[0] or "no reason given") if why else one for one, why in reasons)
+def quiet(incidents: Iterable[Incident], known: Sequence[Acknowledged]) -> tuple[Incident, ...]:
+    """`incidents`, in their order, those that are known with the reason."""
+    reasons = [(incident, [entry.reason for entry in known if entry.covers(incident)]) for incident in incidents]
+    return tuple(replace(it, acknowledged=why[0] or "no reason given") if why else it for it, why in reasons)

@@ -1,6 +1,6 @@
-"""Incidents: findings that hang together, told as one, with the cause on top, its symptoms below and the damage last.
+"""Incidents: findings that belong together, reported as one: the cause first, then its symptoms, the damage last.
 
-What leads to what stands in the rules: `inhibits` names the parts of a pathology, `leads_to` what it brings about. The
+The rules have what leads to what: `inhibits` names the parts of a pathology, `leads_to` what it brings about. The
 outcome is the damage of whatever harms the update.
 """
 
@@ -39,7 +39,7 @@ class Incident:
     cause: Finding
     """The earliest that none of the others leads to."""
     symptoms: tuple[Finding, ...] = ()
-    """By onset; what says again what the cause or another of them has said, or is a part of that, comes last."""
+    """By onset; what repeats the cause or another symptom, or is a part of it, comes last."""
     damage: tuple[Finding, ...] = ()
     """What it has done to reward or evaluation, by onset."""
     acknowledged: str = ""
@@ -48,9 +48,9 @@ class Incident:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """All of it: the cause, its symptoms, the damage; and last what is a part of the cause, and so says no more."""
-        parts = {id(one) for one in self.symptoms if one.rule.id in self.cause.rule.inhibits}
-        symptoms = [one for one in self.symptoms if id(one) not in parts]
-        return (self.cause, *symptoms, *self.damage, *(one for one in self.symptoms if id(one) in parts))
+        parts = [symptom for symptom in self.symptoms if symptom.rule.id in self.cause.rule.inhibits]
+        others = [symptom for symptom in self.symptoms if symptom.rule.id not in self.cause.rule.inhibits]
+        return (self.cause, *others, *self.damage, *parts)
 
     @property
     def onset(self) -> int:
@@ -108,7 +108,8 @@ class Incident:
 
     def as_note(self) -> "Incident":
         """The incident with every finding lowered to a note."""
-        cause, *others = (one.moved(unproven=True) for one in (self.cause, *self.symptoms, *self.damage))
+        findings = (self.cause, *self.symptoms, *self.damage)
+        cause, *others = (finding.moved(unproven=True) for finding in findings)
         return Incident(cause, tuple(others[: len(self.symptoms)]), tuple(others[len(self.symptoms) :]))
 
     def to_json(self) -> dict[str, object]:
@@ -128,23 +129,21 @@ class Incident:
 
 
 def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
-    """The incidents that those of `findings` that fired are parts of, the one that began first on top.
+    """The incidents of those `findings` that fired, the earliest first.
 
     A candidate opens no incident: what candidates alone have found is a note.
     """
-    return _sorted(one if one.severity == "info" or one.is_proven else one.as_note() for one in connected(findings))
+    return _sorted(it if it.severity == "info" or it.is_proven else it.as_note() for it in connected(findings))
 
 
-def weighed(findings: Collection[Finding], found: Iterable[Incident]) -> list[Finding]:
-    """`findings`, in their order, each as the one of `found` that it is a part of has it.
+def weighed(findings: Collection[Finding], together: Iterable[Incident]) -> list[Finding]:
+    """`findings`, in their order, each with the severity that it has in its incident of `together`.
 
-    What is pending is a part of none: there a candidate is a note.
+    What is pending is part of no incident: there a candidate is a note.
     """
-    parts = {identity(one): one for incident in found for one in incident.findings}
-    return [
-        parts.get(identity(one)) or (one if one.fired is not None or _is_proven(one) else one.moved(unproven=True))
-        for one in findings
-    ]
+    parts = {identity(part): part for incident in together for part in incident.findings}
+    settled = [parts.get(identity(finding), finding) for finding in findings]
+    return [it.moved(unproven=True) if it.fired is None and not _is_proven(it) else it for it in settled]
 
 
 def connected(findings: Collection[Finding]) -> tuple[Incident, ...]:
@@ -157,29 +156,29 @@ def connected(findings: Collection[Finding]) -> tuple[Incident, ...]:
     """
     fired = sorted((f for f in findings if f.fired is not None), key=_order)
     groups = _connected([f for f in fired if f.rule.link != DAMAGE], _hangs_together)
-    causes = [_cause(of) for of in groups]
-    for at, (cause, of) in enumerate(zip(causes, groups, strict=True)):
-        if cause.spared and any(finding.full_severity != "info" for finding in of):
+    causes = [_cause(group) for group in groups]
+    for at, (cause, group) in enumerate(zip(causes, groups, strict=True)):
+        if cause.spared and any(finding.full_severity != "info" for finding in group):
             causes[at] = cause.moved(spared=False)  # it has done harm
-            groups[at] = [causes[at] if finding is cause else finding for finding in of]
+            groups[at] = [causes[at] if finding is cause else finding for finding in group]
     harmed: dict[int, list[Finding]] = {}
     alone: list[Finding] = []
     for damage in (f for f in fired if f.rule.link == DAMAGE):
         of_damage = alone if (i := _behind(damage, groups)) is None else harmed.setdefault(i, [])
         of_damage.append(damage)
-    found = [
-        Incident(cause, _symptoms(cause, of), tuple(harmed.get(i, ())))
-        for i, (cause, of) in enumerate(zip(causes, groups, strict=True))
+    together = [
+        Incident(cause, _symptoms(cause, group), tuple(harmed.get(i, ())))
+        for i, (cause, group) in enumerate(zip(causes, groups, strict=True))
     ]
-    for of in _overlapping(alone):
-        cause = _cause(of)
-        found.append(Incident(cause, (), tuple(one for one in of if one is not cause)))
-    return _sorted(found)
+    for group in _overlapping(alone):
+        cause = _cause(group)
+        together.append(Incident(cause, (), tuple(finding for finding in group if finding is not cause)))
+    return _sorted(together)
 
 
-def _sorted(found: Iterable[Incident]) -> tuple[Incident, ...]:
+def _sorted(unsorted: Iterable[Incident]) -> tuple[Incident, ...]:
     return tuple(
-        sorted(found, key=lambda one: (_passing(one), _only_costs(one), one.severity != "error", _order(one.cause)))
+        sorted(unsorted, key=lambda it: (_passing(it), _only_costs(it), it.severity != "error", _order(it.cause)))
     )
 
 
@@ -203,12 +202,12 @@ def explains(cause: Finding, finding: Finding) -> bool:
 
 def _symptoms(cause: Finding, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """All but the cause: each rule once, then those that fired again or on another slice, or are parts of others."""
-    said, parts = {cause.rule.id}, _parts(findings)
+    listed, parts = {cause.rule.id}, _parts(findings)
     first, again = list[Finding](), list[Finding]()
-    for i, one in enumerate(findings):
-        if one is not cause:
-            (again if one.rule.id in said or i in parts else first).append(one)
-            said.add(one.rule.id)
+    for i, finding in enumerate(findings):
+        if finding is not cause:
+            (again if finding.rule.id in listed or i in parts else first).append(finding)
+            listed.add(finding.rule.id)
     return (*first, *again)
 
 
@@ -256,25 +255,25 @@ def _leads_to(cause: Finding, finding: Finding) -> bool:
     return cause.onset - finding.onset <= _unsure(finding) and _overlap(cause, finding)
 
 
-def _hangs_together(one: Finding, other: Finding) -> bool:
+def _hangs_together(a: Finding, b: Finding) -> bool:
     """Whether the two belong to one incident, whichever came first."""
-    if one.rule.id == other.rule.id:
-        first, second = sorted((one, other), key=_order)
-        same_place = (one.pair, one.slice) == (other.pair, other.slice)
-        return _overlap(one, other) and (same_place or second.onset <= (first.fired or 0))
-    near = other.rule.id in one.rule.leads_to or one.rule.id in other.rule.leads_to
-    return (near and _overlap(one, other)) or explains(one, other) or explains(other, one)
+    if a.rule.id == b.rule.id:
+        first, second = sorted((a, b), key=_order)
+        same_place = (a.pair, a.slice) == (b.pair, b.slice)
+        return _overlap(a, b) and (same_place or second.onset <= (first.fired or 0))
+    near = b.rule.id in a.rule.leads_to or a.rule.id in b.rule.leads_to
+    return (near and _overlap(a, b)) or explains(a, b) or explains(b, a)
 
 
 def _behind(damage: Finding, groups: Sequence[Sequence[Finding]]) -> int | None:
     """The group that `damage` goes with, by index; None if nothing that harms had begun when it was seen."""
-    begun = [(one, i) for i, of in enumerate(groups) for one in of if _harms(one, damage)]
+    begun = [(finding, i) for i, group in enumerate(groups) for finding in group if _harms(finding, damage)]
     if not begun:
         return None
     seen = damage.fired or damage.onset
     never_rose = any(isinstance(signal, Gain) and signal.never for signal in damage.rule.signals.values())
     by = AT_ONCE * seen if never_rose else damage.onset + _unsure(damage)
-    before = [(one, i) for one, i in begun if one.onset - _unsure(one) <= by]
+    before = [(finding, i) for finding, i in begun if finding.onset - _unsure(finding) <= by]
     return max(before or begun, key=lambda pair: pair[0].onset)[1]
 
 
@@ -292,21 +291,21 @@ def _had_begun(cause: Finding, finding: Finding) -> bool:
     return finding.fired is not None and cause.onset <= finding.fired and _overlap(cause, finding)
 
 
-def _overlap(one: Finding, other: Finding) -> bool:
-    """Whether the later one began before the earlier had been over for as long as it had lasted."""
-    first, second = sorted((one, other), key=_order)
+def _overlap(a: Finding, b: Finding) -> bool:
+    """Whether the later of both began before the earlier had been over for as long as it had lasted."""
+    first, second = sorted((a, b), key=_order)
     return reaches(first, second.onset)
 
 
 def _related(findings: Sequence[Finding]) -> Iterator[tuple[int, int]]:
     """Pairs of `findings`, by index, of which one rule is the other, a part of it or what it leads to."""
-    of_rule: dict[str, list[int]] = {}
-    for i, one in enumerate(findings):
-        of_rule.setdefault(one.rule.id, []).append(i)
-    for rule, of in of_rule.items():
-        first = findings[of[0]].rule
-        for other in {rule, *first.leads_to, *first.inhibits} & of_rule.keys():
-            yield from ((i, j) for i in of for j in of_rule[other] if i < j or (other != rule and i != j))
+    by_rule: dict[str, list[int]] = {}
+    for i, finding in enumerate(findings):
+        by_rule.setdefault(finding.rule.id, []).append(i)
+    for rule, its in by_rule.items():
+        first = findings[its[0]].rule
+        for other in {rule, *first.leads_to, *first.inhibits} & by_rule.keys():
+            yield from ((i, j) for i in its for j in by_rule[other] if i < j or (other != rule and i != j))
 
 
 def _connected(findings: Sequence[Finding], together: Callable[[Finding, Finding], bool]) -> list[list[Finding]]:
@@ -324,19 +323,19 @@ def _connected(findings: Sequence[Finding], together: Callable[[Finding, Finding
         if first != second and together(findings[i], findings[j]):
             into[second] = first
     groups: dict[int, list[Finding]] = {}
-    for i, one in enumerate(findings):
-        groups.setdefault(group(i), []).append(one)
+    for i, finding in enumerate(findings):
+        groups.setdefault(group(i), []).append(finding)
     return list(groups.values())
 
 
 def _overlapping(findings: Sequence[Finding]) -> list[list[Finding]]:
     """`findings`, in their order, in groups of which each overlaps with its first."""
     groups: list[list[Finding]] = []
-    for one in findings:
-        if groups and _overlap(groups[-1][0], one):
-            groups[-1].append(one)
+    for finding in findings:
+        if groups and _overlap(groups[-1][0], finding):
+            groups[-1].append(finding)
         else:
-            groups.append([one])
+            groups.append([finding])
     return groups
 
 
@@ -348,7 +347,7 @@ def _passing(incident: Incident) -> bool:
 
 def _only_costs(incident: Incident) -> bool:
     """Whether it is about the machines alone, which make a run dear and not bad."""
-    return all(one.rule.link == "resources" for one in incident.findings)
+    return all(finding.rule.link == "resources" for finding in incident.findings)
 
 
 def _order(finding: Finding) -> tuple[int, int, int]:

@@ -179,16 +179,17 @@ class Judge:
 
     def _verdict(self, step: int, changed: Sequence[Finding]) -> Verdict:
         """What `changed` has changed: also the severity of others that now belong with them."""
-        if any(one.is_over(step) for one in self._acknowledged):
-            self._acknowledged = [one for one in self._acknowledged if not one.is_over(step)]
+        counting = [known for known in self._acknowledged if not known.is_over(step)]
+        if len(counting) < len(self._acknowledged):
+            self._acknowledged = counting
             self._incidents = None
             self._alerts.look_again(step)
         if changed:
             news, before, self._incidents = set(map(identity, changed)), self._severities, None
             findings = self.findings
-            self._severities = {identity(one): one.severity for one in findings}
+            self._severities = {identity(finding): finding.severity for finding in findings}
             news |= {name for name, severity in self._severities.items() if before.get(name, severity) != severity}
-            changed = [one for one in findings if identity(one) in news]
+            changed = [finding for finding in findings if identity(finding) in news]
         return Verdict(changed, self._alerts.notices(step, changed, self))
 
     def rebaseline(self, step: int) -> Verdict:
@@ -197,7 +198,7 @@ class Judge:
 
     def acknowledge(self, rule: str, reason: str, steps: int | None = None) -> None:
         """Keep the incidents that `rule` is a part of quiet until they get worse, or for so many `steps`."""
-        of_rule = [one.severity for one in self.incidents if any(part.rule.id == rule for part in one.findings)]
+        of_rule = [it.severity for it in self.incidents if any(part.rule.id == rule for part in it.findings)]
         worst: Severity = max(of_rule, key=SEVERITIES.index, default="warn")
         until = None if steps is None else (self._open or 0) + steps
         self._acknowledged.append(Acknowledged(rule, reason, until, worst))
@@ -217,7 +218,7 @@ class Judge:
         return {
             "engine": self.engine.state_dict(),
             "alerts": self._alerts.state_dict(),
-            "acknowledged": [asdict(one) for one in self._acknowledged],
+            "acknowledged": [asdict(known) for known in self._acknowledged],
             "open": self._open,
             "series": [[*_key(key), one.value, one.n, one.error] for key, one in self.series.items()],
             "non_finite": list(self._non_finite),
@@ -239,9 +240,9 @@ class Judge:
         underway = None if self._open is None else self._observed(self._open, replace(inputs, metrics={}))
         self.engine.load_state_dict(state["engine"], underway)
         self._alerts.load_state_dict(state["alerts"])
-        self._acknowledged = [Acknowledged(**one) for one in state["acknowledged"]]
+        self._acknowledged = [Acknowledged(**known) for known in state["acknowledged"]]
         self._incidents = None
-        self._severities = {identity(one): one.severity for one in self.findings}
+        self._severities = {identity(finding): finding.severity for finding in self.findings}
 
 
 def judge_steps(

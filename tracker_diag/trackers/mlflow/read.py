@@ -147,8 +147,8 @@ def _history(client: Any, run: Any, source: str, progress: Progress | None) -> F
             progress((at + 1) / len(keys))
     if stepless:
         rows.note(f"{len(stepless)} metrics were logged without steps, first {stepless[0]!r}: their values are counted")
-    said = {key: value for key, value in run.data.tags.items() if key.startswith(ACKNOWLEDGED)}
-    finished = rows.finish(source, {key: plain(value) for key, value in run.data.params.items()} | said)
+    acknowledged = {key: value for key, value in run.data.tags.items() if key.startswith(ACKNOWLEDGED)}
+    finished = rows.finish(source, {key: plain(value) for key, value in run.data.params.items()} | acknowledged)
     left = _left(client, run)
     findings = tuple(json.loads(left[FINDINGS])["findings"]) if FINDINGS in left else ()
     ended = None if run.info.status in UNDERWAY else run.info.status.lower()
