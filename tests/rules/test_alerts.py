@@ -25,7 +25,7 @@ def finding(rule="POL001", slice="post_tool", state="firing", onset=5, fired=10,
 def notices(alerts, step, *changed, others=(), best=()):
     """What is told where `changed` is new at `step`, and `others` are known."""
     findings = [*changed, *others]
-    run = SimpleNamespace(findings=findings, incidents=connected(recent(findings)), best=best)
+    run = SimpleNamespace(findings=findings, incidents=connected(recent(findings)), best=best, checkpoints=())
     return alerts.notices(step, changed, run)
 
 
@@ -293,7 +293,7 @@ def test_nothing_that_fires_is_left_untold_and_nothing_ends_that_still_fires(cou
         changed = [one for one in found if before.get(one.rule.id) != one]
         before = {one.rule.id: one for one in found}
         told = alerts.notices(
-            step, changed, SimpleNamespace(findings=found, incidents=connected(recent(found)), best=())
+            step, changed, SimpleNamespace(findings=found, incidents=connected(recent(found)), best=(), checkpoints=())
         )
         alerts.load_state_dict(json.loads(json.dumps(alerts.state_dict())))
         assert all(one.text for one in told)

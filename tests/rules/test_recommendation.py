@@ -36,6 +36,17 @@ def of(*findings, best=()):
     return recommend(connected(findings), best)
 
 
+@pytest.mark.parametrize(
+    ("saved", "resume", "words"),
+    [((50, 90, 120), 90, "step 90 or before (a registered checkpoint; before POL001)"), ((120,), None, "")],
+)
+def test_the_step_to_resume_from_is_a_registered_checkpoint(saved, resume, words):
+    stopped = recommend(connected([finding()]), (calm("reward"),), stopped=True, checkpoints=saved)
+    assert stopped.last_good_step == resume
+    assert words in stopped.says
+    assert ("no earlier checkpoint is known to be good" in stopped.says) == (resume is None)
+
+
 def test_where_nothing_is_wrong_the_run_continues():
     for found in (of(), of(best=(calm("reward"),)), of(replace(finding("RES001"), spared=True))):
         assert (found.action, found.go_on, found.last_good_step) == ("continue", True, None)

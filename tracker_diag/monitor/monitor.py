@@ -341,6 +341,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             with self.guard("checkpoint_errors"):
                 at = step_of(step) if step is not None else self.step or 0
                 self.guards.checkpoint(Path(path), at, self._judge)
+                self._judge.checkpoints.append(at)
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until the trackers have all that was logged, `timeout` seconds at most; whether they have it."""

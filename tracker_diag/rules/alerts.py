@@ -54,7 +54,7 @@ class _News:
 
 
 class HasFindings(Protocol):
-    """What has the findings of a run by onset, its incidents, and the best levels of its outcomes: a `Judge`."""
+    """A run with its findings by onset, its incidents, the best levels of its outcomes, its checkpoints: a `Judge`."""
 
     @property
     def findings(self) -> list[Finding]: ...
@@ -64,6 +64,9 @@ class HasFindings(Protocol):
 
     @property
     def best(self) -> tuple[Reading, ...]: ...
+
+    @property
+    def checkpoints(self) -> Sequence[int]: ...
 
 
 class Alerts:
@@ -109,7 +112,8 @@ class Alerts:
             if told and not any(one.state == "firing" and one.severity != "info" for one in incident.findings):
                 ended.append(incident)
                 self._forget(incident)
-        fired = [_fired(step, news, recommend(run.incidents, run.best, goes_on=True))] if news else []
+        what_now = recommend(run.incidents, run.best, goes_on=True, checkpoints=run.checkpoints)
+        fired = [_fired(step, news, what_now)] if news else []
         return [*fired, _ended(step, ended)] if ended else fired
 
     def _news(self, incident: Incident, told: Sequence[Finding], loud: Sequence[Finding], step: int) -> _News | None:

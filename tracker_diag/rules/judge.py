@@ -102,6 +102,8 @@ class Judge:
         self._non_finite: list[str] = []
         self._checked = False
         self._acknowledged = in_settings(self.config)
+        self.checkpoints: list[int] = []
+        """Steps of the checkpoints that are registered."""
         self._incidents: tuple[Incident, ...] | None = None
         self._severities: dict[Identity, Severity] = {}
         """Of each finding, as it was after the last step that changed any."""
@@ -207,7 +209,7 @@ class Judge:
     def summary(self, source: str, steps: int, first_step: int | None, last_step: int | None) -> Summary:
         """What the run adds up to so far."""
         summary = Summary.of(self.engine, source, steps, first_step, last_step)
-        return replace(summary, acknowledged=tuple(self._acknowledged))
+        return replace(summary, acknowledged=tuple(self._acknowledged), checkpoints=tuple(self.checkpoints))
 
     def restarted(self, settings: GrowthSettings) -> None:
         """Begin anew with other `settings`; nothing may have been judged yet."""
@@ -218,6 +220,7 @@ class Judge:
         return {
             "engine": self.engine.state_dict(),
             "alerts": self._alerts.state_dict(),
+            "checkpoints": list(self.checkpoints),
             "acknowledged": [asdict(known) for known in self._acknowledged],
             "open": self._open,
             "series": [[*_key(key), one.value, one.n, one.error] for key, one in self.series.items()],
@@ -240,6 +243,7 @@ class Judge:
         underway = None if self._open is None else self._observed(self._open, replace(inputs, metrics={}))
         self.engine.load_state_dict(state["engine"], underway)
         self._alerts.load_state_dict(state["alerts"])
+        self.checkpoints = list(state["checkpoints"])
         self._acknowledged = [Acknowledged(**known) for known in state["acknowledged"]]
         self._incidents = None
         self._severities = {identity(finding): finding.severity for finding in self.findings}

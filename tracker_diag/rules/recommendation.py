@@ -1,7 +1,7 @@
 """What to do with a run: stop, watch or continue, by its outcome and by what is ongoing."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
@@ -48,6 +48,7 @@ def recommend(
     goes_on: bool = False,
     stopped: bool = False,
     judged: bool = True,
+    checkpoints: Collection[int] = (),
 ) -> Recommendation:
     """What is to be done with the run.
 
@@ -57,6 +58,7 @@ def recommend(
             it the last good step, may be another one when there are more steps.
         stopped: whether a guard has stopped the training, so that it is not to continue though no harm is seen.
         judged: whether there were rows enough to judge it.
+        checkpoints: steps of the checkpoints that are registered. Where there are any, one of them is named.
     """
     loud = [incident for incident in found if incident.severity != "info" and not incident.acknowledged]
     notes = [incident for incident in found if incident.cause.unproven and not incident.acknowledged]
@@ -77,12 +79,15 @@ def recommend(
         since = "any more" if over is None else f"any more since step {over}"
         return Recommendation("continue", True, None, f"Yes. What was found is not detected {since}")
     good = _last_good(ongoing, lost, {outcome.series: outcome for outcome in outcomes})
+    if good and checkpoints:
+        good = _last_checkpoint(good, checkpoints)
     reason = _stops(ongoing, lost) or ("A guard stopped it" if stopped else None)
     if reason is None:
         return Recommendation("watch", False, good and good[0], _watches(ongoing, outcomes, good))
     if good is None:
+        what = "checkpoint" if checkpoints else "step"
         return Recommendation(
-            "stop", False, None, f"No. {reason}; no earlier step is known to be good: fix it, start again"
+            "stop", False, None, f"No. {reason}; no earlier {what} is known to be good: fix it, start again"
         )
     step, why = good
     so_far = "so far " if goes_on else ""
@@ -125,6 +130,12 @@ def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tupl
     if good:
         parts.append(f"if worse, resume from step {good[0]}")
     return "; ".join(parts)
+
+
+def _last_checkpoint(good: tuple[int, str], checkpoints: Collection[int]) -> tuple[int, str] | None:
+    """The last of `checkpoints` that is no later than the last good step; None if all are later."""
+    step = max((step for step in checkpoints if step <= good[0]), default=None)
+    return None if step is None else (step, f"a registered checkpoint; {good[1]}")
 
 
 def _last_good(

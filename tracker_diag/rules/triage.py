@@ -59,6 +59,8 @@ class Summary:
     """What is wrong with the log itself, to be known before the verdict: phases, repeated or lost rows, gaps."""
     acknowledged: tuple[Acknowledged, ...] = ()
     """What a person knows of."""
+    checkpoints: tuple[int, ...] = ()
+    """Steps of the checkpoints that are registered."""
 
     @classmethod
     def of(cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None) -> "Summary":
@@ -103,7 +105,9 @@ class Summary:
     @cached_property
     def recommendation(self) -> Recommendation:
         """Whether the run is to continue, and if not, from which step to resume."""
-        return recommend(self.incidents, self.best, stopped=self.stopped, judged=self.judged)
+        return recommend(
+            self.incidents, self.best, stopped=self.stopped, judged=self.judged, checkpoints=self.checkpoints
+        )
 
     @property
     def short(self) -> list[str]:
