@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import scipy.stats
+
 
 from tracker_diag.samples.audit.estimates import beyond, blocks_of, estimate, mean, rank_correlation, superiority
 
