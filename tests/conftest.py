@@ -361,6 +361,7 @@ def receive(free_port):
         thread.join(60)
 
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 
@@ -370,9 +371,9 @@ def browser():
     """A real browser. Until it is closed, its thread has an event loop that is running."""
     from playwright.sync_api import sync_playwright
 
-    chromium = shutil.which("chromium")
-    if not chromium:
-        pytest.fail("chromium is missing: apt-get install chromium", pytrace=False)
+    chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if chromium is None:
+        pytest.fail(f"none of {', '.join(BROWSERS)} is there: apt-get install chromium", pytrace=False)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield started
