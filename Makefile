@@ -5,28 +5,27 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 
-# A fresh environment for each tracker; by night trainers that cannot be installed in one environment, and releases.
-QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb)
+# By night: a fresh environment for each tracker, and trainers and releases that cannot be installed in one.
 FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib verl-0.7 verl-0.8 openrlhf-0.10 \
 	skyrl-0.4 trl-0.29 trl-1.9 trl-1.14)
-NIGHTLY := $(FRAMEWORKS) $(addprefix build/quickstart/,trackio tensorboard panels replay notify mcp)
+QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb trackio tensorboard panels replay notify mcp)
 
 # Databases and journals in memory, where there are 4 GB of it: on a disk each commit of SQLite waits for it.
 MEMORY := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}')
-# More workers than cores: many tests wait, for servers, browsers and other processes.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+# One worker more than cores, as many tests wait for other processes. Each worker imports all tests, for a quarter of a minute.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test check nightly browser lint types fast faults alerts docs matrix evidence guards-study bench screenshots site clean
 
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
 
-test: $(VENV)/.dev $(QUICKSTARTS) browser  ## with real servers, a browser and training
+test: $(VENV)/.dev browser  ## with real servers, a browser and training
 	$(PYTEST) -m "not nightly"
 
 check: lint types fast  ## what every change must pass first
 
-nightly: $(VENV)/.dev $(QUICKSTARTS) $(NIGHTLY) browser  ## what `test` leaves out; hours, and docs/chaos.json
+nightly: $(VENV)/.dev $(QUICKSTARTS) $(FRAMEWORKS) browser  ## what `test` leaves out; hours, and docs/chaos.json
 	$(BIN)/pyright
 	$(PYTEST) -m nightly --timeout 3600
 	$(PYTEST) -m hypothesis --hypothesis-profile long --timeout 7200
@@ -46,7 +45,7 @@ fast: $(VENV)/.dev
 
 # Without it the tests that need it fail, and all others run.
 browser:
-	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get && apt-get update -qq && \
+	@which chromium chromium-browser google-chrome | grep -q . || { test "$$(id -u)" = 0 && command -v apt-get && apt-get update -qq && \
 		apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null || \
 		echo "chromium is missing: as root, apt-get install chromium. The tests that need it will fail, all others run."
 

@@ -35,7 +35,7 @@ from tests.order import (  # noqa: F401  # hooks
 gc.disable()  # until all tests are collected: what is imported for them is no garbage
 
 # How long an example takes is the machine's affair, and no property of the code.
-settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
 settings.load_profile("default")
 
@@ -361,21 +361,29 @@ def receive(free_port):
         thread.join(60)
 
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 
 
-@pytest.fixture
-def page():
-    """A page of a real browser."""
+@pytest.fixture(scope="module")
+def browser():
+    """A real browser. Until it is closed, its thread has an event loop that is running."""
     from playwright.sync_api import sync_playwright
 
-    chromium = shutil.which("chromium")
-    if not chromium:
-        pytest.fail("chromium is missing: apt-get install chromium", pytrace=False)
+    chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if chromium is None:
+        pytest.fail(f"none of {', '.join(BROWSERS)} is there: apt-get install chromium", pytrace=False)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        shown = browser.new_page(viewport={"width": 1600, "height": 1500})
-        shown.set_default_timeout(60_000)
-        yield shown
-        browser.close()
+        started = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page of a browser, which has nothing of another."""
+    shown = browser.new_page(viewport={"width": 1600, "height": 1500})
+    shown.set_default_timeout(60_000)
+    yield shown
+    shown.close()

@@ -7,12 +7,16 @@ import pytest
 LONGEST = (
     "test_rllib",
     "test_demo.py",
-    "test_trl.py",
     "test_live.py",
     "a_run_of_the_evidence",
     "test_openrlhf",
-    "test_growth.py",
+    "test_monitor.py",
+    "test_catalog.py",
+    "test_trl.py",
+    "test_gone.py",
+    "test_lessons.py",
     "test_conformance.py",
+    "test_growth.py",
 )
 """What takes longest begins first, or the other worker would wait for it in the end."""
 

@@ -42,7 +42,6 @@ def test_each_tracker_has_one():
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("MLflow", "W&B")
 @pytest.mark.parametrize("tracker", EXTRAS)
 def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
     """With the installed wheel: the alert is seen, and the command that the verdict names diagnoses the run alike."""
@@ -83,7 +82,6 @@ def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("Stable-Baselines3")
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_the_snippet_of_a_trainer_runs_and_ends_with_a_verdict(trainer, tmp_path):
     (tmp_path / "quickstart.py").write_text(TRAINERS[trainer] + BLOCKS[trainer])

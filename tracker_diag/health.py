@@ -79,6 +79,8 @@ class Health:
         """The first message of each kind."""
         self.strict = True
         """Until one observation has gone well, whatever is wrong with one raises."""
+        self._handlers: list[object] = []
+        """Of signals, when the work of now began."""
         self._process, self._off = os.getpid(), disabled()
         self.new_locks()
         open_in_forks(self)
@@ -132,8 +134,9 @@ class Health:
         Args:
             strict: whether this is such a first batch; `Health.strict` where it is not said.
         """
-        handlers = signal_handlers()
         with self.turn:
+            if self._depth == 0:
+                self._handlers = signal_handlers()
             self._depth += 1
             try:
                 yield
@@ -141,7 +144,7 @@ class Health:
                 of_batch = kind in ("rejected_batches", "rejected_samples")
                 if of_batch and (self.strict if strict is None else strict) and not _masked(error):
                     raise
-                if of_a_handler(error, handlers):
+                if of_a_handler(error, self._handlers):
                     self._interrupted()
                     raise
                 if isinstance(error, StepError):

@@ -58,7 +58,6 @@ def test_a_run_of_mlflow_judges_the_next_one_from_its_first_step(mlflow_store, m
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("0.05-3-found1", "0.1-3-found2")
 @pytest.mark.parametrize(
     ("post", "runs", "found"), [(0.05, 1, []), (0.05, 3, []), (0.1, 3, [("POL001", "post_tool", 6)]), (0.1, 0, [])]
 )

@@ -135,7 +135,6 @@ def lightning_logger(mlflow, run):
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("module", "another client")
 @pytest.mark.parametrize("way", [None, *MLFLOW_WAYS])
 def test_mlflow(way, mlflow_store, make_batch, by_hand):
     import mlflow
@@ -173,7 +172,6 @@ WANDB_WAYS = {
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("run", "two calls")
 @pytest.mark.parametrize("way", [None, *WANDB_WAYS])
 def test_wandb(way, wandb_offline, make_batch, by_hand):
     import wandb
@@ -216,7 +214,6 @@ TRACKIO_WAYS = {
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("module")
 @pytest.mark.parametrize("way", [None, *TRACKIO_WAYS])
 def test_trackio(way, trackio_runs, make_batch, by_hand):
     import trackio
@@ -242,7 +239,6 @@ def test_trackio(way, trackio_runs, make_batch, by_hand):
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("torch.utils.tensorboard")
 @pytest.mark.parametrize("library", ["torch.utils.tensorboard", "tensorboardX"])
 def test_tensorboard(library, tmp_path, make_batch, by_hand):
     from importlib import import_module

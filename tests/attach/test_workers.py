@@ -51,6 +51,7 @@ def state(watched):
     return json.dumps(watched.state_dict()["windows"], default=str, sort_keys=True)
 
 
+@pytest.mark.by_day("order1")
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_what_ranks_sketch_is_bit_for_bit_what_one_process_observes(order):
@@ -72,6 +73,7 @@ def test_what_ranks_sketch_is_bit_for_bit_what_one_process_observes(order):
     assert watched.health["rank_errors"] == 0
 
 
+@pytest.mark.by_day("clip0")
 @pytest.mark.slow
 @pytest.mark.parametrize("clip", [(0.05, 0.3), (0.3, 0.05), (0.2, 0.2)])
 def test_what_is_clipped_is_what_the_trainer_clips(clip):

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM, set_seed
 
 import tracker_diag as td
 from tracker_diag.canary import Canary, scores_of_model, scores_of_sglang, scores_of_vllm
@@ -27,6 +26,8 @@ SEQUENCES = np.random.default_rng(0).integers(0, VOCABULARY, (8, 24)).tolist()
 
 
 def model(**settings):
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = Qwen2Config(vocab_size=VOCABULARY, num_key_value_heads=2, **shape, **settings)
     return Qwen2ForCausalLM(config)
@@ -92,6 +93,8 @@ def trained(trainer, monitor, sync, steps):
 
 
 def run(fault, kind="model", *, steps=2 * EVERY + 1, watched=True, noise=0.0):
+    from transformers import set_seed
+
     set_seed(0)
     trainer = model(attention_dropout=0.1)
     engine = deepcopy(trainer)
@@ -123,6 +126,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.by_day("dropped-vllm", "late-model", "shard-vllm", "adapter-adapter")
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [(fault, kind) for fault in ("dropped", "late", "shard") for kind in ("model", "vllm")]
@@ -135,6 +139,7 @@ def test_a_fault_is_found_and_named_by_the_third_check(vllm, fault, kind):
     assert {reading.signal for reading in finding.evidence if reading.holds} >= FAULTS[fault]
 
 
+@pytest.mark.by_day("vllm")
 @pytest.mark.parametrize("kind", ["model", "vllm", "adapter"])
 def test_a_healthy_engine_is_silent(vllm, kind):
     _, summary, tracker = run("", kind, steps=STEPS)

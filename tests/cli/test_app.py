@@ -1,4 +1,5 @@
 import json
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,13 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-@pytest.fixture
-def table(tmp_path):
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
     """A token table whose post-tool tail grows eightfold from step 90 on; gives its path."""
 
-    def write(file=tmp_path / "tokens.parquet", steps=150, nan_at=None):
+    @cache
+    def write(steps=150, nan_at=None):
+        file = tmp_path_factory.mktemp("table") / "tokens.parquet"
         rng = np.random.default_rng(0)
         parts = []
         for step in range(steps):
@@ -50,8 +53,8 @@ def table(tmp_path):
 
 def test_replay_prints_the_json_of_the_interface(table):
     file = table()
-    result = run("replay", file, "--json")
-    assert result.exit_code == 0
+    result = run("replay", file, "--json", "--fail-on", "warn")
+    assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert found["run"] == {"source": str(file), "steps": 150, "first_step": 0, "last_step": 149}
     (finding,) = [finding for finding in found["findings"] if finding["fired"] is not None]
@@ -70,7 +73,9 @@ def test_replay_takes_the_runs_own_metrics_with_it(table, tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     lines = [{"step": step, "train/reward": 0.9} for step in range(-3, 153)]
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = json.loads(run("replay", table(), "--metrics", metrics, "--json").stdout)
+    result = run("replay", table(), "--metrics", metrics, "--json", "--fail-on", "error")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
     assert found["run"]["steps"] == 156
     evidence = {reading["signal"]: reading for reading in found["findings"][0]["evidence"]}
     assert evidence["reward_falls"]["holds"] is False
@@ -122,13 +127,7 @@ def test_a_nan_in_the_metrics_is_found_again_as_it_was_live(table, tmp_path):
     metrics.write_text('{"step": 5, "loss": "nan"}\n')
     found = json.loads(run("replay", table(steps=10), "--metrics", metrics, "--json").stdout)
     assert [(f["rule"], f["fired"]) for f in found["findings"]] == [("NUM004", 5)]
-
-
-def test_fail_on(table):
-    file = table()
-    assert run("replay", file, "--json", "--fail-on", "warn").exit_code == 1
-    assert run("replay", file, "--json", "--fail-on", "error").exit_code == 0
-    assert run("replay", table(nan_at=100), "--json", "--fail-on", "error").exit_code == 1
+    assert run("replay", table(steps=10, nan_at=5), "--json", "--fail-on", "error").exit_code == 1
 
 
 @pytest.mark.parametrize(

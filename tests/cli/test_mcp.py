@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from mcp import Client, StdioServerParameters
 from typer.testing import CliRunner
 
 from tracker_diag.cli.answers import LARGEST, fitted
@@ -24,6 +23,7 @@ TOOLS = {"list_runs", "status", "curve", "compare", "rule", "worst_sequences"}
 
 def asked(server, *calls):
     """Whether each call failed, and its text."""
+    from mcp import Client
 
     async def ask():
         async with Client(server) as client:
@@ -56,6 +56,8 @@ def runs(tmp_path):
 
 @pytest.mark.slow
 def test_a_client_over_stdio_sees_the_tools_and_the_cause(runs):
+    from mcp import Client, StdioServerParameters
+
     server = StdioServerParameters(command=sys.executable, args=["-c", COMMAND])
 
     async def ask():

@@ -173,6 +173,7 @@ def test_noise_alone_is_rarely_a_fall(phi, most):
     assert sum(ever(walk(np.random.default_rng(seed), phi, 40)) is not None for seed in range(100)) <= most
 
 
+@pytest.mark.by_day("0.5")
 @pytest.mark.slow
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
 def test_noise_on_a_reward_that_rises_is_no_fall(phi):
@@ -281,7 +282,7 @@ def test_noise_about_one_level_hardly_ever_rose():
     assert sum(nothing_gained(np.random.default_rng(seed).normal(size=60)) for seed in range(200)) >= 190
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_series_that_rises_by_little_more_than_its_noise_is_hardly_ever_said_to_have_gained_nothing():
     rise = np.linspace(0, 2, 60)
     assert sum(nothing_gained(np.random.default_rng(seed).normal(size=60) + rise) for seed in range(200)) <= 20

@@ -37,6 +37,7 @@ def test_a_hack_is_seen_and_dated_and_stays():
     assert last.now - last.before < last.expected / 4
 
 
+@pytest.mark.by_day("100-0.03-1", "250-0.005-10")
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 10])
 @pytest.mark.parametrize("noise", [0.005, 0.03])

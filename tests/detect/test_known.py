@@ -80,6 +80,7 @@ def test_a_level_that_is_better_for_long_is_not_followed():
     assert not against([[0.1] * 60], [0.01] * 200 + [0.15] * 50)
 
 
+@pytest.mark.by_day("1")
 @pytest.mark.slow
 @pytest.mark.parametrize("runs", [1, 3])
 def test_few_healthy_runs_of_other_seeds_are_alarmed_and_most_ill_ones_are(runs):

@@ -51,9 +51,6 @@ BESIDES = {
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day(
-    "agent_rl.py --arm widen --steps 130", "distributed.py", "own_loop.py", "cleanrl_ppo.py --total-timesteps 8192"
-)
 @pytest.mark.parametrize("arguments", EXPECTED)
 def test_it_runs(arguments, tmp_path, migrated_mlflow):
     shutil.copyfile(migrated_mlflow, tmp_path / "agent_rl.db")  # as if that example had run here before

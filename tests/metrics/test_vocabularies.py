@@ -73,7 +73,6 @@ def test_what_is_logged_under_its_names_is_read_as_what_it_is(framework):
 
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.by_day("skrl", "tinker-cookbook", "open-instruct", "PufferLib")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_collapse_is_named_and_a_healthy_run_is_silent(framework):
     healthy, collapsed = (

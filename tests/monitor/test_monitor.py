@@ -246,12 +246,12 @@ def test_everything_logged_is_registered_and_within_the_budget(rng, make_batch):
 @pytest.mark.slow
 def test_an_on_policy_pair_is_no_signal_and_its_rules_are_blind(rng, make_batch):
     batches = []
-    for _ in range(80):
+    for _ in range(40):
         tensors = make_batch(rng, pairs=("reference",))
         tensors["old_logprobs"] = tensors["logprobs"] + rng.uniform(-1e-7, 1e-7, (64, 24))
         batches.append(tensors)
     seen, monitor = watch(batches)
-    assert not any(name.startswith("diag/policy/") for name in seen.scalars(79))
+    assert not any(name.startswith("diag/policy/") for name in seen.scalars(39))
     reason = "policy: no signal: the ratio is 1 but for float noise, on-policy by construction"
     assert str(monitor.summary().blind["POL001"][0]) == reason
     assert "POL001" not in monitor.summary().healthy
@@ -262,7 +262,7 @@ def test_an_on_policy_pair_is_no_signal_and_its_rules_are_blind(rng, make_batch)
 
 @pytest.mark.slow
 def test_a_run_without_tool_calls_leaves_the_slice_blind_and_says_so(rng, make_batch):
-    batches = [{k: v[32:] for k, v in make_batch(rng).items()} for _ in range(90)]
+    batches = [{k: v[32:] for k, v in make_batch(rng).items()} for _ in range(30)]
     _, monitor = watch(batches)
     assert (
         str(monitor.summary().blind["POL004"][0])
@@ -274,7 +274,7 @@ def test_a_run_without_tool_calls_leaves_the_slice_blind_and_says_so(rng, make_b
 @pytest.mark.slow
 def test_tensors_that_stop_coming_leave_their_rules_blind(rng, make_batch):
     monitor = Monitor()
-    for step in range(300):
+    for step in range(160):
         if step < 80:
             monitor.observe(**make_batch(rng))
         monitor.log({"reward": 0.5}, step)
@@ -573,7 +573,7 @@ def test_micro_batches_are_no_silence(rng, make_batch, caplog):
 def test_tensors_that_cease_are_told_once(rng, make_batch, caplog):
     seen = CapturingTracker()
     monitor = Monitor([seen])
-    for step in range(120):
+    for step in range(60):
         if step < 3:
             monitor.observe(**make_batch(rng))
         monitor.log({"reward": 1.0}, step)
@@ -591,7 +591,7 @@ def test_a_ratio_that_was_1_is_not_missed_when_it_ceases(rng, make_batch, caplog
     names = ("logprobs", "response_mask", "model_mask")
     batch = {name: value for name, value in make_batch(rng).items() if name in names}
     batch["old_logprobs"] = batch["logprobs"].copy()
-    for step in range(120):
+    for step in range(60):
         if step == 0:
             monitor.observe(**batch)
         monitor.log({"reward": 1.0}, step)
@@ -751,7 +751,7 @@ def test_a_run_is_saved_by_one_thread_while_another_trains(rng, make_batch):
 
 @pytest.mark.slow
 def test_memory_is_that_of_the_window(rng, make_batch):
-    _, monitor = watch([make_batch(rng) for _ in range(40)], window=4)
+    _, monitor = watch([make_batch(rng) for _ in range(8)], window=4)
     assert all(len(window._recent) == 4 for window in monitor._windows.values())
 
 
@@ -794,7 +794,7 @@ def unbroken(make_batch):
 
 
 @pytest.mark.nightly
-@settings(max_examples=settings().max_examples // 16, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples // 8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 649))
 @example(cut=647)
 def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, cut):
@@ -927,6 +927,7 @@ def test_a_torch_batch_takes_the_devices_path_to_the_same_end(rng, make_batch, m
         assert found.scalars(step) == pytest.approx(expected.scalars(step), rel=1e-9)
 
 
+@pytest.mark.by_day("1")
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_one_token_is_counted_and_nothing_is_concluded(tokens):
@@ -1034,6 +1035,7 @@ def test_a_weight_beyond_floats_is_a_finding_of_its_own_and_no_cell(rng, make_ba
     assert all(math.isfinite(cell) for row in table.rows for cell in row if isinstance(cell, float))
 
 
+@pytest.mark.by_day("1024")
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [64, 1024, 4096])
 def test_the_noise_of_bfloat16_is_no_collapse_at_any_length(rng, length):

@@ -105,7 +105,6 @@ def tracker(request, tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("mlflow", "wandb")
 def test_the_planted_sequence_is_named_and_neither_ids_nor_text_are_anywhere(tracker, journals):
     rows, report, places = tracker()
     everything = written(*places, journals)
@@ -128,7 +127,6 @@ def test_the_planted_sequence_is_named_and_neither_ids_nor_text_are_anywhere(tra
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("mlflow", "wandb")
 def test_with_a_decoder_the_text_is_there_and_ids_are_not(tracker, journals):
     rows, report, places = tracker(decode=decode)
     everything = written(*places, journals)

@@ -309,7 +309,6 @@ def test_of_several_ranks_one_has_its_own_sequences_with_their_share_of_the_whol
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("torch", "packed")
 @pytest.mark.parametrize("form", ["torch", "bfloat16", "packed", "ragged", "micro-batches"])
 def test_the_planted_sequence_is_found_in_whatever_form_it_comes(form):
     def given(step):

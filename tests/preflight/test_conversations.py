@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import PreTrainedTokenizerFast
 
 import tracker_diag as td
 from tracker_diag.errors import BatchError, DiagError
@@ -33,6 +32,7 @@ MARKED = (
 
 @pytest.fixture
 def tokenizer():
+    from transformers import PreTrainedTokenizerFast
     from trl.chat_template_utils import qwen2_5_chat_template
 
     words = PreTrainedTokenizerFast.from_pretrained(CHECKPOINT)

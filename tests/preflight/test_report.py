@@ -103,7 +103,7 @@ def test_mlflow_shows_the_result_and_its_parameters_are_read(mlflow_store):
     assert [point.step for point in client.get_metric_history(active.info.run_id, "reward")] == [0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_wandb_shows_the_result_and_the_run_s_own_rows_stay(wandb_offline):
     run = td.wrap(wandb_offline.start())
     td.preflight(run=run, **ILL)

@@ -97,18 +97,18 @@ def test_a_page_reloads_itself_until_the_watch_has_ended():
 @pytest.mark.slow
 def test_a_slow_reader_can_keep_the_page_from_changing(page, tmp_path):
     file = tmp_path / "fleet.html"
-    file.write_text(render_fleet(FLEET, 1.0), encoding="utf-8")
+    file.write_text(render_fleet(FLEET, 60.0), encoding="utf-8")
     page.clock.install()
     page.goto(file.as_uri())
     page.evaluate("window.mine = true")
     page.get_by_role("button", name="Pause").press("Enter")
-    page.clock.run_for(5000)
+    page.clock.run_for(120_000)
     assert page.evaluate("window.mine") is True
     with page.expect_navigation():
         page.get_by_role("button", name="Pause", pressed=True).press("Enter")
     assert page.evaluate("window.mine") is None
     with page.expect_navigation():
-        page.clock.run_for(1500)
+        page.clock.run_for(61_000)
 
 
 def test_the_page_escapes_what_it_is_given():

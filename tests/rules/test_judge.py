@@ -61,6 +61,7 @@ def test_incidents_are_computed_once_in_a_step_that_changes_a_finding(monkeypatc
     assert 0 < len(calls) <= steps + 1
 
 
+@pytest.mark.by_day("85")
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 85, 121])
 def test_a_judge_that_continues_from_a_state_says_the_same(cut):

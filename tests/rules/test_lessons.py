@@ -212,6 +212,7 @@ def test_a_length_that_changes_its_name_in_the_middle_is_one_series(columns):
     assert loud(found) == set()
 
 
+@pytest.mark.by_day("20-79")
 @pytest.mark.slow
 @pytest.mark.parametrize(("onset", "told"), [(20, 79), (200, 243)])
 def test_a_fall_in_the_first_rows_of_a_long_run_is_told_once_a_fifth_is_over(onset, told):

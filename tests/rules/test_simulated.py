@@ -21,7 +21,7 @@ SEED = KNOWN["first_seed"]
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.by_day("grpo")
+@pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", simulated.ALGORITHMS)
 def test_healthy_runs_raise_nothing_but_what_the_page_tells(algorithm):
     (told,) = [row for row in KNOWN["healthy"] if row["algorithm"] == algorithm]
@@ -43,7 +43,6 @@ def test_an_evaluation_that_rose_with_the_reward_is_not_held_against_it_later(al
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("tools fail", "length hacking", "entropy collapse", "mismatch")
 @pytest.mark.parametrize("name", failures.FAILURES)
 def test_a_failure_is_called_by_its_name(name):
     (told,) = [row for row in KNOWN["failures"] if row["name"] == name]

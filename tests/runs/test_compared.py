@@ -67,6 +67,7 @@ def test_the_first_line_to_read_is_what_parted_first_with_both_curves(rng):
     assert "█" in shown[first + 2]
 
 
+@pytest.mark.slow
 def test_a_crowded_one_fits_the_screen_and_no_name_steers_it(crowded):
     shown = lines(crowded)
     assert not any(sign in "\n".join(shown) for sign in ("\x1b", "\x9b"))

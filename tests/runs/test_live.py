@@ -101,7 +101,6 @@ ARMS = {
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-@pytest.mark.by_day("widen")
 @pytest.mark.parametrize("arm", ARMS)
 def test_both_verdicts_on_the_demos_arms(  # noqa: PLR0917  # fixtures
     arm, tmp_path, trained_arm, mlflow_store, wandb_offline, trackio_runs

@@ -133,7 +133,6 @@ def write(file, rows):
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("0")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_kills_at_random_lose_nothing_and_repeat_at_most_the_alert_in_flight(seed, tmp_path, receiver, watch):
     dice = random.Random(seed)

@@ -82,6 +82,7 @@ def claimed_and_true(order, told):
     return math.sqrt(np.mean([one**2 for one in claims if one])), np.std(logs)
 
 
+@pytest.mark.by_day("in turn-True")
 @pytest.mark.slow
 @pytest.mark.parametrize(("order", "told"), [("adjacent", False), ("adjacent", True), ("in turn", True)])
 def test_the_error_of_a_tail_knows_that_samples_of_a_prompt_are_alike(order, told):
@@ -89,7 +90,7 @@ def test_the_error_of_a_tail_knows_that_samples_of_a_prompt_are_alike(order, tol
     assert 0.7 < claimed / true < 1.6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_error_of_prompts_in_turn_that_are_not_told_is_too_small():
     """What `prompt` is for: nothing in the tensors says it."""
     claimed, true = claimed_and_true("in turn", told=False)

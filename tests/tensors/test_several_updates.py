@@ -50,6 +50,7 @@ def test_a_tail_is_found_with_two_updates_as_early_as_with_one(growth):
         assert onset < two <= onset + alone - ONSET + 5
 
 
+@pytest.mark.by_day("4.0")
 @pytest.mark.slow
 @pytest.mark.parametrize("growth", [2.0, 4.0, 8.0])
 def test_a_tail_is_found_with_four_updates(growth):

@@ -200,7 +200,6 @@ PASSING = {
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("no permission", "a run that is not there for a while")
 @pytest.mark.parametrize("answer", PASSING)
 @pytest.mark.usefixtures("impatient")
 def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):

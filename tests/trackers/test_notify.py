@@ -66,6 +66,7 @@ def test_a_receiver_that_is_away_gets_them_when_it_is_back(receive):
     assert all(str(error) == f"{receive.state.url}: Connection refused" for error in errors)
 
 
+@pytest.mark.by_day("429")
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [500, 503, 429])
 def test_what_failed_for_now_is_tried_again(receive, status):

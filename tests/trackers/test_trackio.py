@@ -82,6 +82,7 @@ import os, sys
 import numpy as np, trackio
 import tracker_diag as td
 run = td.wrap(trackio.init(project=sys.argv[1], name="killed", auto_log_cpu=False, auto_log_gpu=False))
+assert hasattr(sys.modules["matplotlib.figure"], "Figure")  # else rows are lost while the first picture is drawn
 rng = np.random.default_rng(0)
 for step in range(30):
     new = rng.normal(-1, 0.1, (8, 16))

@@ -61,7 +61,6 @@ YOURS = {
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("few rows with steps-before", "none-between")
 @pytest.mark.parametrize("when", ["before", "between"])
 @pytest.mark.parametrize("yours", YOURS)
 def test_more_steps_than_rows_of_yours_move_none_of_them(yours, when, wandb_offline, by_step):
@@ -177,6 +176,7 @@ def test_a_run_that_is_wrapped_twice_and_again_after_the_end_is_heard(rng, make_
     assert [(row["_step"], row["a"], row["diag/step"]) for row in rows] == [(0, 1, 0), (1, 2, 1)]
 
 
+@pytest.mark.by_day("refused2")
 @pytest.mark.parametrize("refused", [("text", {}), ({1: 2}, {}), ({"a": 1}, {"step": 2})])
 def test_a_row_that_is_refused_is_none_of_ours_either(refused, rng, make_batch, wandb_offline):
     run = wrap(wandb_offline.start())

@@ -110,7 +110,6 @@ FAULTS = {
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("500 to everything", "tables that hang")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_server_that_is_ill_is_no_matter_of_the_training_thread(fault, rng, make_batch, stub, start):
     batches = [batch for _, batch in growing(rng, make_batch, 90)]

@@ -107,11 +107,14 @@ class FanOut:
     def _passed(self, entries: Sequence[Entry]) -> list[Entry]:
         """The `entries` as they may leave the process."""
         passed: list[Entry] = []
-        for entry in entries:
+        rest, over = iter(entries), False
+        while not over:  # an entry that fails ends the guard, and is left out
             with self._guard():
-                clean = scrubbed(entry)
-                kept = self._before_send(clean) if self._before_send else clean
-                passed += [] if kept is None else [kept]
+                for entry in rest:
+                    clean = scrubbed(entry)
+                    kept = self._before_send(clean) if self._before_send else clean
+                    passed += [] if kept is None else [kept]
+                over = True
         return passed
 
     def flush(self, seconds: float) -> bool:

@@ -178,6 +178,7 @@ def test_attached_after_training_has_begun_it_disturbs_nothing(tmp_path):
     assert late.monitor.failures == []
 
 
+@pytest.mark.by_day("20-5-4")
 @pytest.mark.parametrize(("steps", "every", "rows"), [(20, 1, 20), (20, 5, 4), (-1, 1, None)])
 def test_the_monitor_knows_how_many_rows_are_to_come(tmp_path, steps, every, rows):
     callback = DiagnosticsCallback()

@@ -131,6 +131,7 @@ def test_the_monitor_knows_how_many_rows_are_to_come(steps, every):
     assert again.state_dict()["rows"] == monitor.state_dict()["rows"]
 
 
+@pytest.mark.by_day("DQN")
 @pytest.mark.parametrize("algorithm", [A2C, DQN])
 def test_an_algorithm_without_a_ratio_is_heard_by_its_metrics(algorithm):
     backend = CapturingTracker()
@@ -216,6 +217,7 @@ class Scored(gymnasium.Wrapper):
         return seen, reward * self.pays, ended, cut, info
 
 
+@pytest.mark.by_day("PPO")
 @pytest.mark.parametrize("algorithm", [PPO, DQN])
 def test_episodes_are_told_with_return_success_and_environment(algorithm):
     class Counting(DiagnosticsCallback):

@@ -114,7 +114,7 @@ def lost(monitor, kept):
 class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
     STEPS = [1, 2, 3]
     TOUCHED, OPTIONAL, RAISING = TOUCHED, OPTIONAL, RAISES
-    BY_DAY = {"GRPOTrainer._compute_loss", "GRPOTrainer.beta"}
+    BY_DAY = {"GRPOTrainer.beta"}
     WHILE_ATTACHING = True
 
     @pytest.fixture(autouse=True)
@@ -153,6 +153,7 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
         return lost(*self.seen)
 
 
+@pytest.mark.nightly
 def test_a_loss_that_passes_on_whatever_it_is_given_is_seen(tmp_path, caplog):
     import trl
 
@@ -239,6 +240,7 @@ def test_attached_amid_training_it_sees_what_comes_then(tmp_path):
     assert counted(monitor, "reference")
 
 
+@pytest.mark.nightly
 def test_an_evaluation_alone_is_as_without_us(tmp_path):
     from tracker_diag_trl import attach
 

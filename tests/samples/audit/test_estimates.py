@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from tracker_diag.samples.audit.estimates import beyond, blocks_of, estimate, mean, rank_correlation, superiority
 
@@ -14,6 +13,8 @@ def pair(rng):
 
 
 def test_rank_correlation_and_superiority_are_those_of_scipy(pair, rng):
+    import scipy.stats
+
     one, other, blocks = pair
     found = rank_correlation(one, other, blocks)
     assert found.value == pytest.approx(scipy.stats.spearmanr(one, other).statistic)

@@ -122,9 +122,8 @@ def damaged(data, random):
 
 
 @pytest.mark.nightly
-@pytest.mark.by_day("metrics.jsonl", "events.out.tfevents.1", "tokens.parquet")
 @pytest.mark.parametrize("name", FILES)
-@settings(max_examples=settings().max_examples // 2, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(random=st.randoms(use_true_random=False))
 def test_a_damaged_file_is_read_or_refused_in_one_line(name, random, tmp_path):
     whole = FILES[name]()

@@ -9,7 +9,8 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
 from io import StringIO
 from typing import Any
 
@@ -51,6 +52,8 @@ class TrackioTracker(Tracker):
         if not hasattr(run, "_next_step"):
             version = getattr(self._trackio, "__version__", "of this version")
             raise DiagError(f"trackio {version}: does not count steps as 0.43 does, and your rows could get wrong ones")
+        with suppress(ImportError):  # while a thread imports it, Trackio drops each row that it is given
+            import_module("matplotlib.figure")
         self.run = run
         self._step = 0
         self._tables = Tables()
