@@ -172,7 +172,7 @@ def preferences(n=300, *, pays_length, tells, seed=0):
     rng = np.random.default_rng(seed)
     pairs = []
     for i in range(n):
-        long, short = "word " * int(rng.integers(40, 60)), "word " * int(rng.integers(10, 30))
+        long, short = (" ".join(map(str, rng.integers(0, 999, rng.integers(*of)))) for of in ((40, 60), (10, 30)))
         chosen, rejected = (long, short) if i % 3 else (short, long)
         scores = rng.normal(0, 1, 2) + [tells, 0] + pays_length * np.array([len(chosen), len(rejected)])
         pair = {"prompt": f"question {i}", "chosen": chosen, "rejected": rejected}
