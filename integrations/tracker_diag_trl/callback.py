@@ -27,6 +27,9 @@ UNSLOTH = (
     "rewards, texts and metrics are seen. For ratios train with TRL's own trainer, or hand them to monitor.observe"
 )
 
+ALONE = ("_generate_single_turn", "_tool_call_loop", "_get_per_token_logps_and_entropies")
+"""What a process of GRPO does without the others: sampling, tools, and the pass that makes log-probabilities."""
+
 _COPY = "Unsloth"
 """How the name of its copy of each of TRL's trainers begins."""
 
@@ -154,6 +157,7 @@ class DiagnosticsCallback(TrainerCallback):
             _changed(trainer, error, "ratios of tokens are not seen")
             return
         self._tensors = tensors
+        self._hooks.callback(tensors.own_time.on(trainer, *ALONE))
         try:
             whole = "_generate_and_score_completions"
             self._hooks.callback(after(trainer, whole, ("inputs",), tensors.rows.generated, self.monitor))

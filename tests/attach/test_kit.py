@@ -1,5 +1,6 @@
 import json
 import math
+import time
 import weakref
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 
 from tracker_diag import Monitor, diagnose
 from tracker_diag.attach import kit
+from tracker_diag.attach.own_time import OwnTime
 from tracker_diag.errors import DiagError, MissingExtra, require
 from tracker_diag.hooks import HookError, after, before
 from tracker_diag.metrics.series import PAIRS
@@ -402,3 +404,24 @@ def test_a_class_whose_library_is_not_there_names_the_extra(package):
     made = package("on_demand_absent", "no_such_library")
     with pytest.raises(MissingExtra, match=r'no_such_library is not installed: pip install "tracker-diag\[trl\]"'):
         _ = made.Callback
+
+
+def test_a_ranks_own_time_is_that_of_the_outermost_call_whatever_comes_of_it():
+    class Agent:
+        def turn(self):
+            time.sleep(0.01)
+
+        def loop(self):
+            self.turn()
+            self.turn()
+            raise ConnectionError
+
+    clock, agent = OwnTime(), Agent()
+    off = clock.on(agent, "turn", "loop", "not_there")
+    assert clock.taken() is None
+    with pytest.raises(ConnectionError):
+        agent.loop()
+    assert 0.02 <= clock.taken() < 0.04  # which it were at least, if each call counted
+    off()
+    agent.turn()
+    assert clock.taken() is None

@@ -208,6 +208,13 @@ MISTAKES = {
     ),
     "a mini-batch of one step": Mistake("PPO in SB3", config(clean.SB3, n_steps=129, n_envs=1), "config_normalisation"),
     "a tool that fails under load": Mistake("tools and memory", {"tool": lambda q: 1 / (q - 2)}, "tool_stress"),
+    "a tool that answers in several forms": Mistake(
+        "tools and memory", {"tool": lambda q: {"found": q} if q % 2 else "nothing"}, "tool_outputs"
+    ),
+    "a new reward that pays what is wrong": Mistake(
+        "GRPO in TRL", {"rewards": R["rewards"] * (np.arange(64) % 3 > 0), "rewards_before": R["rewards"]},
+        "reward_revision",
+    ),
     "observations are not scaled": Mistake("corridor", {"env": NotScaled}, "env_scale"),
     "actions are in units of the machine": Mistake("corridor", {"env": WideActions}, "env_scale"),
     "the optimiser has no parameters": Mistake("GRPO in TRL", {"overfit": [2.3] * 20}, "batch_overfits"),

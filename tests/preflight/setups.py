@@ -84,7 +84,7 @@ def grpo():
     success = (rng.random(64) < 0.5).astype(float)
     return {
         "rewards": success + 0.1 * rng.random(64), "groups": [i // 8 for i in range(64)], "success": success,
-        "advantage": normalised,
+        "advantage": normalised, "rewards_before": success,
     }  # fmt: skip
 
 

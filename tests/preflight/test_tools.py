@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 import tracker_diag as td
-from tracker_diag.preflight.tools import tool_check
+from tracker_diag.preflight.outputs import outputs_check
+from tracker_diag.preflight.tools import tool_checks
+
+
+def tool_check(*given):
+    return next(iter(tool_checks(*given)))
 
 
 def test_a_tool_is_called_as_often_as_asked_and_as_many_at_once():
@@ -17,7 +22,7 @@ def test_a_tool_is_called_as_often_as_asked_and_as_many_at_once():
         together.wait(30)  # breaks unless four are there at once
         seen.append(q)
 
-    check = tool_check(tool, [1, 2], calls=16, concurrency=4, seconds=60)
+    check = tool_check(tool, [1, 2], 16, 4, 60)
     assert check.status == "pass", check.reason
     assert sorted(seen) == [1] * 8 + [2] * 8
     assert check.values["calls"] == 16
@@ -77,3 +82,18 @@ def test_no_calls_are_no_verdict():
     for calls, concurrency in ((0, 4), (4, 0)):
         report = td.preflight(tool=lambda: None, calls=calls, concurrency=concurrency)
         assert next(check.status for check in report.checks if check.name == "tool_stress") == "not checked"
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ([{"found": 1}] * 8, "pass"),
+        (["a line", "another line"] * 4, "pass"),
+        (['{"found": 1}'] * 7 + ['{"error": "away"}'], "2 forms: fields found 7 times; fields error 1 times"),
+        (["short"] * 7 + ["long" * 200], "160 times the length of the median"),
+        ([1.5], "not checked"),
+    ],
+)
+def test_answers_of_a_tool_have_one_form_and_a_limit(answers, says):
+    check = outputs_check(answers)
+    assert says in (check.status, check.reason) or says in check.reason

@@ -17,6 +17,7 @@ import numpy as np
 from tracker_diag.preflight import checkers, expert
 from tracker_diag.preflight.check import Check, failed, judged, passed, unchecked
 from tracker_diag.preflight.limits import Broken, within
+from tracker_diag.preflight.openenv import adapted
 from tracker_diag.report.console import cut
 
 Act: TypeAlias = Callable[[Any], Any]
@@ -61,7 +62,7 @@ class Course:
     """The checks of an environment, in the order of `NAMES`."""
 
     env: Any
-    """An environment, or a function or class that makes one."""
+    """An environment, of OpenEnv too, or a function or class that makes one."""
     seconds: float
     """For each part."""
     episodes: int = 100
@@ -84,6 +85,7 @@ class Course:
     def _course(self) -> Iterator[Check]:
         made_here = not hasattr(self.env, "step") or isinstance(self.env, type)
         env = within(self.seconds, self.env, lambda: "what makes the environment") if made_here else self.env
+        env = adapted(env)
         if missing := [name for name in ("reset", "step") if not callable(getattr(env, name, None))]:
             reason = f"{type(env).__name__} has no {' and no '.join(missing)}"
             raise Broken(reason, "give an environment with reset() and step(action)")

@@ -16,7 +16,10 @@ from tracker_diag.trackers.files.text import read_lines
 from tracker_diag.trackers.tokens.columns import AUDIT_COLUMNS
 from tracker_diag.trackers.tokens.log import read_tokens
 
-COLUMNS = {"reward": "rewards", "group": "groups", "success": "success", "return": "returns", "value": "values"}
+COLUMNS = {
+    "reward": "rewards", "reward_before": "rewards_before", "group": "groups", "success": "success",
+    "return": "returns", "value": "values",
+}  # fmt: skip
 """Fields of a sample, and the arguments that they are columns of."""
 PAIR = ("prompt", "chosen", "rejected", "chosen_score", "rejected_score")
 

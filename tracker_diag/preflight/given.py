@@ -8,7 +8,8 @@ class Given(TypedDict, total=False):
     """All is optional: a check for which something is missing says what to give."""
 
     env: Any
-    """An environment with `reset` and `step` as Gymnasium has them, or a function or class that makes one."""
+    """An environment with `reset` and `step` as Gymnasium or OpenEnv has them, or a function or class that makes
+    one."""
     policy: Callable[[Any], Any]
     """A weak expert: from an observation to an action."""
     random_policy: Callable[[Any], Any]
@@ -19,6 +20,8 @@ class Given(TypedDict, total=False):
     """n ids: the prompt of each sample."""
     success: Any
     """(n,) 1 where the task was solved, else 0."""
+    rewards_before: Any
+    """(n,) rewards of the same samples by the definition that `rewards` is to replace."""
     advantage: Callable[[Any, Any], Any]
     """From rewards (n,) and group ids (n,) to advantages (n,), as the trainer makes them."""
     overfit: Any

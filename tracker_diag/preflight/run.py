@@ -15,7 +15,9 @@ from tracker_diag.preflight import (
     masks,
     memory,
     minimal,
+    outputs,
     preferences,
+    revision,
     rewards,
     sampler,
     tools,
@@ -59,6 +61,7 @@ PARTS = (
     Part(rewards.sign_check, (rewards.SIGN,), rewards.GIVE_SUCCESS),
     Part(rewards.group_check, (rewards.GROUPS,), rewards.GIVE_GROUPS),
     Part(rewards.extremes_check, (rewards.EXTREMES,), rewards.GIVE_ADVANTAGE),
+    Part(revision.revision_check, (revision.NAME,), revision.GIVE),
     Part(minimal.ranking_check, (minimal.RANKS,), minimal.GIVE_GROUPS),
     Part(minimal.overfit_check, (minimal.OVERFITS,), minimal.GIVE_LOSSES),
     Part(critic.critic_check, (critic.NAME,), critic.GIVE),
@@ -68,7 +71,7 @@ PARTS = (
     Part(sampler.sampler_checks, sampler.NAMES, sampler.GIVE),
     Part(sampler.canary_check, (sampler.ARRIVES,), sampler.GIVE_CANARY),
     Part(lint.config_checks, lint.NAMES, lint.GIVE),
-    Part(tools.tool_check, (tools.NAME,), tools.GIVE),
+    Part(tools.tool_checks, (tools.NAME, outputs.NAME), tools.GIVE),
     Part(memory.memory_check, (memory.NAME,), memory.GIVE),
 )
 """All but the environment, whose episodes give the rewards where there are no others."""

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from tracker_diag.preflight.check import Check, failed, passed, unchecked
 from tracker_diag.preflight.limits import described
+from tracker_diag.preflight.outputs import outputs_check
 
 NAME = "tool_stress"
 FAILURES = 0.05
@@ -24,14 +25,14 @@ LATE = 0.02
 GIVE = "give tool=..., a function, and tool_arguments=..., a list of what to call it with"
 
 
-def tool_check(
+def tool_checks(
     tool: Callable[..., Any],
     tool_arguments: Sequence[Any] = (),
     calls: int = 64,
     concurrency: int = 16,
     seconds: float = 30.0,
-) -> Check:
-    """Call `tool` `calls` times, `concurrency` at once, in `seconds` altogether.
+) -> Iterator[Check]:
+    """Call `tool` `calls` times, `concurrency` at once, in `seconds` altogether; and look at what it answers.
 
     A call fails if it raises, or gives a number that is NaN or infinite. What has not come back in time is late; its
     thread is left behind, as in `limits.within`.
@@ -41,10 +42,12 @@ def tool_check(
         tool_arguments: what to call it with, in turn: a mapping of names, a tuple, or a single value; nothing if empty.
     """
     if calls < 1 or concurrency < 1:
-        return unchecked(NAME, f"{calls} calls, {concurrency} at once", "give calls and concurrency of 1 at least")
+        yield unchecked(NAME, f"{calls} calls, {concurrency} at once", "give calls and concurrency of 1 at least")
+        return
     number, lock = count(), threading.Lock()
     took: dict[int, float] = {}
     wrong: dict[int, str] = {}
+    answers: list[Any] = []
     until = time.monotonic() + seconds
 
     def work() -> None:
@@ -54,8 +57,11 @@ def tool_check(
             began = time.monotonic()
             if i >= calls or began > until:
                 return
-            if failure := _failure(tool, tool_arguments[i % len(tool_arguments)] if tool_arguments else ()):
+            answer, failure = _answer(tool, tool_arguments[i % len(tool_arguments)] if tool_arguments else ())
+            if failure:
                 wrong[i] = failure
+            else:
+                answers.append(answer)
             took[i] = time.monotonic() - began
 
     threads = [
@@ -67,11 +73,12 @@ def tool_check(
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
     done, failures = dict(took), dict(wrong)  # threads that are left behind may write more
-    return _verdict([*done.values()], [*failures.values()], calls, len(threads), seconds)
+    yield _verdict([*done.values()], [*failures.values()], calls, len(threads), seconds)
+    yield outputs_check([*answers])
 
 
-def _failure(tool: Callable[..., Any], given: Any) -> str:
-    """What went wrong in one call; empty if nothing did."""
+def _answer(tool: Callable[..., Any], given: Any) -> tuple[Any, str]:
+    """What one call gave, and what went wrong; empty if nothing did."""
     try:
         if isinstance(given, Mapping):
             result = tool(**given)
@@ -80,10 +87,10 @@ def _failure(tool: Callable[..., Any], given: Any) -> str:
         if inspect.isawaitable(result):
             result = asyncio.run(_awaited(result))
     except Exception as error:  # noqa: BLE001  # that is what the test is about
-        return described(error)
+        return None, described(error)
     if isinstance(result, float | np.floating) and not math.isfinite(result):
-        return f"gave {result}"
-    return ""
+        return result, f"gave {result}"
+    return result, ""
 
 
 async def _awaited(result: Any) -> Any:

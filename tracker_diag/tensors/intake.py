@@ -100,7 +100,9 @@ class Intake:
         self._heard(missing, lost)
 
     def _came(self, step: int | None, seconds: float | None) -> None:
-        self.asked, self._seconds, self.step, self.says_step = True, seconds, step, step is not None
+        self.asked, self.step, self.says_step = True, step, step is not None
+        if seconds is not None:
+            self._seconds = (self._seconds or 0.0) + seconds
 
     def gather(self, step: int) -> dict[Pair, Observation]:
         """All that is there, that of all ranks where there are several; it stays until `taken`.
@@ -111,7 +113,8 @@ class Intake:
         observed, self._incoming = self._incoming, {}
         if self._ranks is not None and asked:
             with self._health.guard("rank_errors"):
-                merged = self._ranks.merge(step, on_host(observed), self._names, self._seconds)
+                seconds, self._seconds = self._seconds, None
+                merged = self._ranks.merge(step, on_host(observed), self._names, seconds)
                 observed, self.time_ratio = merged.observed, merged.time_ratio
                 self._heard(merged.missing, merged.lost)
             self._count_errors(self._ranks)

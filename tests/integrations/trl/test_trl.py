@@ -527,8 +527,9 @@ def test_a_tool_that_is_broken_on_the_second_rank_alone_is_told_in_every_tracker
 
 
 @pytest.mark.nightly
-def test_several_processes_are_counted_together(two_processes):
+def test_several_processes_are_counted_together_and_the_slower_one_is_seen(two_processes):
     first, second = two_processes("counts")
+    assert max(filter(None, first["slower"])) > 1.5
     assert same(first["slices"], second["slices"])
     assert first["calls"] != second["calls"]
     total = next(row["count"] for row in first["slices"] if (row["pair"], row["slice"]) == ("reference", "all"))

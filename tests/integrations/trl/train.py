@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -151,11 +152,22 @@ def broken(folder, first):
 
 
 def counts(folder, first):
-    """One of two processes, whose tokens are counted together."""
-    run = watched(grpo(folder, **SMALL, ddp_backend="gloo"))
+    """One of two processes, whose tokens are counted together; the second one's tool is slow."""
+
+    def lookup(key: str) -> str:
+        """Look up.
+
+        Args:
+            key: Key.
+        """
+        time.sleep(0.0 if first else 0.3)
+        return f"value {value_of(key)}"
+
+    run = watched(grpo(folder, tools=False, more={"tools": [lookup]}, **SMALL, ddp_backend="gloo"))
     table = run.monitor.slices_table()
     slices = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    return run.monitor, {"slices": slices, "calls": run.trainer.calls}
+    ratios = [run.kept.scalars(step).get("diag/health/rank_time_ratio") for step in run.kept.records] if first else []
+    return run.monitor, {"slices": slices, "calls": run.trainer.calls, "slower": ratios}
 
 
 def guards(folder, first):

@@ -166,3 +166,29 @@ def test_the_command_says_it_on_the_screen_as_json_and_as_a_page(look, tmp_path)
     assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
     refused = CliRunner().invoke(app, [*command, "--html", str(tmp_path / "none" / "x.html")])
     assert refused.exit_code == 2
+
+
+def preferences(n=300, *, pays_length, tells, seed=0):
+    """Pairs as a reward model has scored them; of two in three the chosen answer is the longer one."""
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for i in range(n):
+        long, short = (" ".join(map(str, rng.integers(0, 999, rng.integers(*of)))) for of in ((40, 60), (10, 30)))
+        chosen, rejected = (long, short) if i % 3 else (short, long)
+        scores = rng.normal(0, 1, 2) + [tells, 0] + pays_length * np.array([len(chosen), len(rejected)])
+        pair = {"prompt": f"question {i}", "chosen": chosen, "rejected": rejected}
+        pairs.append(pair | {"chosen_score": scores[0], "rejected_score": scores[1]})
+    return pairs
+
+
+def test_a_reward_model_is_judged_on_pairs_with_lengths_balanced(look):
+    good = look(preferences(pays_length=0.0, tells=2.0))
+    assert (good.findings, good.label, good.samples.n) == ([], "success", 600)
+    assert good.pairs["all"].low > 0.85
+    counts = look(preferences(pays_length=0.1, tells=0.5))
+    assert counts.pairs["all"].value == pytest.approx(2 / 3, abs=0.05)  # as often as the longer answer is chosen
+    assert counts.pairs["balanced"].value == pytest.approx(0.5, abs=0.05)
+    assert {one.name for one in counts.findings} == {"length-inflation"}
+    blind = look(preferences(pays_length=0.0, tells=0.0))
+    assert "uncorrelated-proxy" in {one.name for one in blind.findings}
+    assert set(counts.to_json()["pairs"]) == {"all", "balanced", "longer", "shorter"}

@@ -15,6 +15,7 @@ from tracker_diag.samples.aggregates import aggregates
 from tracker_diag.samples.audit.checks import AuditFinding, Scored, agreement, check
 from tracker_diag.samples.audit.estimates import Estimate, rank_correlation
 from tracker_diag.samples.audit.overlap import Hit, duplicates, overlap
+from tracker_diag.samples.audit.pairs import answers, pairwise
 from tracker_diag.samples.judged import judge_samples
 from tracker_diag.samples.marks import marks
 from tracker_diag.samples.records import Record, columns_of, prompt_of, text_of
@@ -58,6 +59,8 @@ class Audit:
     """Checks that could not look, and why."""
     agreement: Mapping[str, Estimate]
     """Rank correlation of the reward with each label and with the judge."""
+    pairs: Mapping[str, Estimate]
+    """Of pairs of answers to one prompt, in how many the better one has more reward; see `pairwise`."""
     components: Sequence[Component]
     totals: Mapping[str, float]
     """Aggregates over all samples, by their names in the registry."""
@@ -86,6 +89,7 @@ class Audit:
             "findings": [asdict(finding) | {"rows": list(finding.rows)} for finding in self.findings],
             "blind": dict(self.blind),
             "agreement": {name: asdict(estimate) for name, estimate in self.agreement.items()},
+            "pairs": {name: asdict(estimate) for name, estimate in self.pairs.items()},
             "components": [
                 {key: value for key, value in asdict(component).items() if key != "values"}
                 for component in self.components
@@ -106,6 +110,8 @@ def audit(samples: Path | str, evaluation: Path | str | None = None, *, rules: O
 
     Args:
         samples: with `reward` at least, and as many of the columns of `samples` as there are; `prompt`, `completion`.
+            Or pairs, as a reward model has scored them: `prompt`, `chosen`, `rejected`, `chosen_score`,
+            `rejected_score`; each is two samples, the chosen one first.
         evaluation: a file of prompts that should not be in it.
         rules, catalog: as in `Monitor`; the rules look where records have a `step`.
 
@@ -113,7 +119,8 @@ def audit(samples: Path | str, evaluation: Path | str | None = None, *, rules: O
         MissingExtra: scipy is not installed, or pyarrow where a file is Parquet.
         SourceError: "file: what is wrong".
     """
-    records, notes = read_records(Path(samples))
+    read, notes = read_records(Path(samples))
+    records = [*answers(read)]
     held_out, more = read_records(Path(evaluation)) if evaluation else (None, ())
     columns, odd = columns_of(records)
     if "reward" not in columns:
@@ -145,6 +152,7 @@ def audit(samples: Path | str, evaluation: Path | str | None = None, *, rules: O
         sorted(findings, key=lambda finding: ("error", "warn", "info").index(finding.severity)),
         blind,
         agreement(scored),
+        pairwise(given_samples, scored.label, scored.blocks),
         _components(scored),
         aggregates(given_samples),
         prompts,

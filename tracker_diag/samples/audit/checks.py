@@ -16,6 +16,7 @@ from tracker_diag.samples.audit.estimates import (
     rank_correlation,
     superiority,
 )
+from tracker_diag.samples.audit.pairs import pairwise
 from tracker_diag.samples.rewards import solved_of
 from tracker_diag.samples.samples import Samples
 from tracker_diag.stats.arrays import BoolArray, Float64Array, IntArray
@@ -30,6 +31,9 @@ WRONG_PAID = 0.5
 """Of what a right answer earns: what one part may pay for a wrong one."""
 CLAIMED = 0.2
 """Of wrong answers: how many may claim success."""
+TOLD_APART = 0.6
+"""Of pairs of answers to one prompt, with lengths balanced: in how many the better one must have more reward. A coin has
+half of them; reward models that are in use have about 0.7 to 0.95."""
 REPEATED = 0.2
 """Of all responses: how many may repeat themselves, as REW012 has it."""
 SHOWN = 8
@@ -105,6 +109,22 @@ def follows_labels(scored: Scored) -> list[AuditFinding] | str:
         return [_finding("reward-sign-confusion", "REW004", "error", summary, rows)]
     if rho.high < FOLLOWS:
         summary = f"the reward does not follow {scored.label_name}: {_rho(rho)}"
+        return [_finding("uncorrelated-proxy", "REW005", "warn", summary, rows)]
+    return []
+
+
+def told_apart(scored: Scored) -> list[AuditFinding] | str:
+    """Whether of two answers to one prompt the better one has more reward, whichever is longer."""
+    shares = pairwise(scored.samples, scored.label, scored.blocks)
+    if "all" not in shares:
+        return f"fewer than {FEWEST} pairs of answers to one prompt (group) of which one is better"
+    rows = scored.worst(scored.label <= np.nanmedian(scored.label))
+    long, short, balanced = (shares.get(name, shares["all"]) for name in ("longer", "shorter", "balanced"))
+    if short.high < 0.5 < long.low:
+        summary = f"where the shorter of two answers is better, it has more reward in {_percent(short)} of the pairs"
+        return [_finding("length-inflation", "REW011", "warn", summary, rows)]
+    if 0.5 <= balanced.high < TOLD_APART:  # below that the order is turned round, which `follows_labels` says
+        summary = f"of two answers the better one has more reward in {_percent(balanced)} of the pairs, lengths balanced"
         return [_finding("uncorrelated-proxy", "REW005", "warn", summary, rows)]
     return []
 
@@ -209,7 +229,7 @@ def dead_parts(scored: Scored) -> list[AuditFinding] | str:
 
 
 CHECKS: Mapping[str, Callable[[Scored], list[AuditFinding] | str]] = {
-    "labels": follows_labels, "length": length_paid, "tool calls": calls_paid, "repetition": repetition,
+    "labels": follows_labels, "pairs": told_apart, "length": length_paid, "tool calls": calls_paid, "repetition": repetition,
     "refusal": refusal, "format": format_paid, "claims of success": pseudo_success, "judge": judge_style,
     "dead components": dead_parts,
 }  # fmt: skip

@@ -94,6 +94,9 @@ def on_screen(audit: Audit) -> RenderableType:
         rows.add_row("do first", Text(cut(remedy, 160), style="dim"))
     for heading, (name, rho) in zip(_headed("reward with", audit.agreement), audit.agreement.items(), strict=False):
         rows.add_row(heading, f"{name}: rank correlation {interval(rho)}")
+    if audit.pairs:
+        shares = ", ".join(f"{name} {interval(share)}" for name, share in audit.pairs.items())
+        rows.add_row("pairs", f"the better of two answers has more reward: {shares}")
     for heading, part in zip(_headed("components", audit.components), audit.components[:MOST], strict=False):
         with_label = (
             "" if part.with_label is None else f", rank correlation with {audit.label} {interval(part.with_label)}"
