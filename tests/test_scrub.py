@@ -3,6 +3,7 @@
 import random
 import re
 import string
+import time
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,19 @@ def test_what_is_no_secret_stays_as_it_is(monkeypatch):
     for rule in catalog():
         text = "\n".join([rule.title, rule.summary, *map(str, rule.model_dump().values())])
         assert without_secrets(text) == text, rule.id
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", [
+    "//a:", "//a:@", "x-", "cookie:", "eyJaaaaaaa-", "pass", "token ", "--token ", "key='", "bearer a", "a=", "sk-",
+    "A1b", "-----BEGIN PRIVATE KEY-----", "basic\t", "the reward of step 3.5 was level, ", '{"loss": 0.5}, ',
+])  # fmt: skip
+def test_no_text_costs_more_than_its_length(piece):
+    """A quarter of a megabyte, in the training thread."""
+    text = piece * ((1 << 18) // len(piece))
+    before = time.process_time()
+    without_secrets(text)
+    assert time.process_time() - before < 1.5
 
 
 def test_pages_of_rules_are_no_secrets():

@@ -13,6 +13,7 @@ from bandit import guard, of_metric
 
 from tracker_diag import Monitor
 from tracker_diag.tensors.store import ThroughStore
+from tracker_diag.testing import CapturingTracker
 
 STEPS, ILL = 14, 4
 WAIT = timedelta(milliseconds=60)
@@ -98,3 +99,19 @@ def test_no_rank_acts_differently(tmp_path):
 @pytest.mark.nightly
 def test_no_rank_acts_differently_in_200_schedules(tmp_path):
     assert never_differently(range(1000, 1200), tmp_path) > 200
+
+
+def test_three_failed_agreements_in_a_row_turn_a_guard_off():
+    store, seen = dist.HashStore(), CapturingTracker()
+    for exchange in (3, 4, 7, 8, 9):  # another rank was first to give its word there
+        store.set(f"settled/{exchange}", "no")
+    own = [guard("stop_update", hold=99)]
+    monitor = Monitor([seen], rules=[of_metric("ACM004", "loss", above=1.0)], catalog=False, guards=own,
+                      ranks=Together(store, 0, 1))  # fmt: skip
+    stopped = []
+    for step in range(1, 16):
+        monitor.log({"loss": 0.5 if step == 1 else 2.0}, step)
+        stopped += [step] * bool(monitor.decide())
+    assert stopped == [2, 5, 6]
+    assert [text for _, text in seen.events][-1] == "guard stop_update: no agreement 3 times in a row; off for this run"
+    assert monitor.health["rank_errors"] == 5

@@ -60,3 +60,9 @@ def test_an_answer_that_was_cut_says_so():
     assert is_cut({"stop_reason": "max_tokens"})
     assert not is_cut({"choices": [{"finish_reason": "stop"}]})
     assert not is_cut("length")
+
+
+def test_values_of_any_type_are_no_reason_to_fail():
+    (said,) = normalised([{"role": ["x"], "content": "b", "tool_calls": True}])
+    assert (said["role"], said["content"]) == ("['x']", "b")
+    assert "tool_calls" not in said

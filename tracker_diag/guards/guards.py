@@ -4,6 +4,7 @@ log:     dry-runs say what they would do; what is held goes on or is let go
 decide:  guards that act are asked, what gives way gives way, all ranks do the same or nothing
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ __all__ = ["ACTIONS", "Action", "Decision", "Guarded", "Guards", "OnIncident"]
 UNASKED = 5
 """Steps after which it is told that a guard that acts is never asked."""
 
+FAILURES = 3
+"""Times in a row that the ranks do not agree on an action, after which no guard proposes it any more."""
+
 LOUD = On()
 """Incidents at warn or above."""
 
@@ -51,6 +55,8 @@ class Guards:
         self._limits = Limits()
         self._health, self._ranks = health, ranks
         self._agreement = Agreement(ranks, self.checkpoints, health) if ranks else None
+        self._failures: Counter[Action] = Counter()
+        """Times in a row that the ranks have not agreed on an action."""
         self._fresh = False
         """Whether the rules have judged the step that is underway."""
         self._listener = Listener(on_incident, health) if on_incident and self._leads else None
@@ -115,9 +121,14 @@ class Guards:
             if reached and not self._leads:
                 decision = Decision.of_state(reached["decision"])
                 self._load(reached["accounts"])
+        does = {order.do for order in decision.orders if not order.dry}
         if not agreed:  # what is not done is not taken for done
             self._load(before)
-            return Decision(), []
+            self._failures.update(does)
+            never = [do for do in does if self._failures[do] == FAILURES]
+            return Decision(), [f"guard {do}: no agreement {FAILURES} times in a row; off for this run" for do in never]
+        for do in does:
+            del self._failures[do]
         if decision and self._leads:
             self._limits.keep({key: (memory.times, memory.last) for key, memory in self._acting()}, self._health)
         return self._noted(decision), texts
@@ -235,7 +246,7 @@ class Guards:
     def _decided(self, step: int, firing: Sequence[Incident], can: Collection[Action]) -> tuple[Decision, list[str]]:
         """What guards that act want, what others give way to first; and what is new of that."""
         wishes, texts = list[Wish](), list[str]()
-        acting = [(guard, memory) for guard, memory in self._each() if guard.act]
+        acting = [pair for pair in self._each() if pair[0].act and self._failures[pair[0].do] < FAILURES]
         for guard, memory in sorted(acting, key=lambda pair: -strength(pair[0].do)):
             above = overruled(guard.do, [wish.order.do for wish in wishes if not wish.order.dry])
             if memory.since is not None:

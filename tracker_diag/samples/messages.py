@@ -113,11 +113,13 @@ def plain_text(messages: Sequence[Message]) -> str:
 
 def _message(one: Mapping[str, Any]) -> list[Message]:
     """The message, and before it the results of tools that it holds as blocks."""
-    role = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}.get(one["role"], one["role"])
+    role = str(one["role"])
+    role = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}.get(role, role)
     blocks = one.get("parts", one.get("content"))
-    message: Message = {"role": str(role), "content": None}
+    message: Message = {"role": role, "content": None}
     results: list[Message] = []
-    calls = [_call(call) for call in one.get("tool_calls") or () if isinstance(call, Mapping)]
+    asked = one.get("tool_calls")
+    calls = [_call(call) for call in asked if isinstance(call, Mapping)] if isinstance(asked, list | tuple) else []
     if isinstance(blocks, list):
         kinds = [(block, str(block.get("type", ""))) for block in blocks if isinstance(block, Mapping)]
         calls += [_call(block) for block, kind in kinds if kind in {"tool_use", "tool_call"}]

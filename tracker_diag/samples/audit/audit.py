@@ -193,14 +193,13 @@ def _twice(
     records: Sequence[Record], prompts: Sequence[str | None], samples: Samples
 ) -> tuple[list[tuple[int, ...]], int]:
     """Prompts that are there twice, and how many there are; the same prompt at another step is no second one."""
+    steps = [repr(record.get("step")) for record in records]  # it may be anything
     groups = [record.get("group") for record in records]
     if np.isfinite(samples["group"]).all():
-        identity: list[object] = [
-            (record.get("step"), repr(group)) for record, group in zip(records, groups, strict=True)
-        ]
-        by_step: dict[object, list[int]] = {}
-        for row, record in enumerate(records):
-            by_step.setdefault(record.get("step"), []).append(row)
+        identity = [(step, repr(group)) for step, group in zip(steps, groups, strict=True)]
+        by_step: dict[str, list[int]] = {}
+        for row, step in enumerate(steps):
+            by_step.setdefault(step, []).append(row)
         rows_twice = [
             tuple(rows[i] for i in same)
             for rows in by_step.values()

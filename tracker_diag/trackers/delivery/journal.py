@@ -249,7 +249,7 @@ def journal_for(tracker: Tracker, kind: str = "") -> Journal:
         OSError: the folder cannot be written to.
     """
     about = {"tracker": tracker.name, "address": dict(tracker.address), "kind": kind}
-    base = f"{tracker.name}-{file_name(tracker.address.get('run', str(os.getpid())))}{kind}"
+    base = f"{base_of(tracker)}{kind}"
     left = sorted(folder().glob(f"{base}*{END}")) if not kind else []
     journal, earlier = Journal.new(base, about), list[Journal]()
     for path in left:
@@ -261,6 +261,11 @@ def journal_for(tracker: Tracker, kind: str = "") -> Journal:
         for other in earlier:
             other.close(keep=True)
     return journal
+
+
+def base_of(tracker: Tracker) -> str:
+    """What the names of the files for `tracker` begin with."""
+    return f"{tracker.name}-{file_name(tracker.address.get('run', str(os.getpid())))}"
 
 
 def file_name(text: str) -> str:

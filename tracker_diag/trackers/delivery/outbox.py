@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from tracker_diag.health import open_in_forks
+from tracker_diag.health import folder, open_in_forks, private
 from tracker_diag.records import Record, Scalar
 from tracker_diag.rules.findings import Finding, Identity, identity
-from tracker_diag.trackers.delivery.journal import Journal, journal_for
+from tracker_diag.trackers.delivery.journal import Journal, base_of, journal_for
 from tracker_diag.trackers.delivery.kept import journal_entry
 from tracker_diag.trackers.delivery.lines import LINED, entry_of, line_of
-from tracker_diag.trackers.delivery.patience import exit_timeout, jittered
+from tracker_diag.trackers.delivery.patience import EXIT_TIMEOUT, exit_timeout, jittered
 from tracker_diag.trackers.tracker import RECORDS, End, Entry, Refused, Standing, Tracker, give, writing
 
 MEMORY = 1000
@@ -155,12 +155,28 @@ class Outbox(Tracker):
             if self._whole:
                 return True
             lost = len({entry["step"] for entry in self._memory})
-            self.tally.count("dropped_steps", lost)
-            left = f"; what is in {self._journal.path} waits for tracker-diag flush" if self._journal else ""
-            left += f"; {lost} steps were in memory alone, and are lost" if lost else ""
-            every = "every step was delivered, but not all of the report at the end"
-            self.tally.failed(TimeoutError(f"{self.name}: {f'not all was delivered{left}' if self._waits else every}"))
+        self.tally.count("dropped_steps", lost)
+        left = "every step was delivered, but not all of the report" if not self._waits else "not all was delivered"
+        left += (
+            f"; what is in {self._journal.path} waits for tracker-diag flush" if self._waits and self._journal else ""
+        )
+        left += f"; {lost} steps were in memory alone, and are lost" if lost else ""
+        self.tally.failed(TimeoutError(f"{self.name}: {left}{self._kept_report()}"))
         return False
+
+    def _kept_report(self) -> str:
+        """Keep on disk the report that the tracker was to have, and say where."""
+        if self._end is None or End not in self.inner.takes:
+            return ""
+        file = folder() / f"report-{base_of(self.inner)}.html"
+        try:
+            from tracker_diag.report.html import render_html
+
+            private(file, render_html(self._end.summary, self._end.tables))
+        except Exception as error:  # noqa: BLE001  # the disk may be full
+            self.tally.failed(error)
+            return ""
+        return f"; the report is in {file}; {EXIT_TIMEOUT} gives it longer"
 
     @property
     def _waits(self) -> bool:
