@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ from score import is_healthy, written
 
 from tracker_diag.rules.incidents import connected
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.record import FILE, Record, Records, hash_of
+from tracker_diag.rules.record import ALARMED, FILE, Record, Records, hash_of
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.open import read_run
 
@@ -117,6 +117,23 @@ def counted(runs: list[Judged]) -> dict[str, Record]:
     return records
 
 
+def demoted(corpora: Iterable[list[Judged]], records: Mapping[str, Record]) -> tuple[str, ...]:
+    """Measured rules that must be silent, so that all that may be loud alarm at most 1 % of each corpus's healthy runs.
+
+    The rule with the most alarms on healthy runs, for its number of healthy runs, goes first.
+    """
+    heard = {rule for rule, record in records.items() if record.is_enough}
+    silent: list[str] = []
+    for runs in corpora:
+        healthy = [run.loud for run in runs if not run.right]
+        while heard and sum(bool(loud & heard) for loud in healthy) > ALARMED * len(healthy):
+            guilty = [rule for rule in heard if any(rule in loud for loud in healthy)]
+            weakest = max(guilty, key=lambda rule: records[rule].false_alarms / records[rule].healthy)
+            heard.remove(weakest)
+            silent.append(weakest)
+    return tuple(sorted(silent))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--door", type=Path, required=True)
@@ -135,6 +152,7 @@ def write(planted: list[Judged], tensors: list[Judged], public: list[Judged], se
     def corpus(runs: list[Judged], what: str) -> str:
         return f"{sum(bool(run.right) for run in runs)} faulty and {sum(not run.right for run in runs)} healthy {what}"
 
+    records = counted([*planted, *tensors, *public])
     content = Records(
         format=1,
         made=datetime.now(UTC).date().isoformat(),
@@ -143,7 +161,8 @@ def write(planted: list[Judged], tensors: list[Judged], public: list[Judged], se
             "tensors": corpus(tensors, "runs of drawn tensors through the monitor"),
             "public": corpus(public, "public logs"),
         },
-        rules=counted([*planted, *tensors, *public]),
+        demoted=demoted((planted, tensors, public), records),
+        rules=records,
     )
     rules = {name: asdict(record) for name, record in content.rules.items()}
     head = json.dumps(content.model_dump(exclude={"rules"}))[:-1]

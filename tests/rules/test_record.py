@@ -39,6 +39,22 @@ def test_a_rule_is_measured_if_its_record_reaches_every_number(given, worse):
     assert tier_of(given(**worse)) == "candidate"
 
 
+def test_a_rule_that_is_demoted_is_a_candidate(given, monkeypatch):
+    rule = given()
+    kept = record.records()
+    monkeypatch.setattr(record, "records", lambda: kept.model_copy(update={"demoted": ("POL010",)}))
+    assert why(rule) == "candidate: alarmed in 2 of 200 healthy runs; found 5 of 9, too many in one corpus"
+
+
+def test_the_weakest_record_is_demoted_first():
+    from record import Judged, demoted
+
+    healthy = [Judged("x", (), frozenset(loud), frozenset()) for loud in ({"A"}, {"A", "B"}, {"B"}, *[set()] * 197)]
+    records = {"A": replace(GOOD, hits=9, healthy=300), "B": replace(GOOD, hits=9), "C": GOOD}
+    assert demoted([healthy], records) == ("B",)
+    assert demoted([healthy[2:]], records) == ()
+
+
 def test_a_page_says_what_a_rule_has_earned_or_lacks(given):
     assert why(given()) == "measured: alarmed in 2 of 200 healthy runs; found 5 of 9"
     assert why(given(hash="0" * 16)) == "candidate: the rule has changed since its record"

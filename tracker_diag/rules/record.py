@@ -52,6 +52,12 @@ class Record:
     healthy: int
     """All healthy runs that had its inputs."""
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether the rule has found its pathology often enough, and alarmed in few enough healthy runs."""
+        is_quiet = self.healthy >= HEALTHY and self.false_alarms <= ALARMED * self.healthy
+        return self.hits >= FOUND and self.places >= PLACES and is_quiet
+
     def __str__(self) -> str:
         return f"alarmed in {self.false_alarms} of {self.healthy} healthy runs; found {self.hits} of {self.faulty}"
 
@@ -66,6 +72,8 @@ class Records(BaseModel):
     """The date of the runs."""
     corpora: dict[str, str]
     """What was run, by name."""
+    demoted: tuple[str, ...] = ()
+    """Rules that would be measured, but without which all loud rules together alarm in too many healthy runs."""
     rules: dict[str, Record]
 
 
@@ -98,10 +106,9 @@ def tier_of(rule: Rule) -> Tier:
     if rule.id in FACTS:
         return "fact"
     record = record_of(rule)
-    if record is None or record.hits < FOUND or record.places < PLACES:
+    if record is None or rule.id in records().demoted:
         return "candidate"
-    is_quiet = record.healthy >= HEALTHY and record.false_alarms <= ALARMED * record.healthy
-    return "measured" if is_quiet else "candidate"
+    return "measured" if record.is_enough else "candidate"
 
 
 def why(rule: Rule) -> str:
@@ -113,4 +120,5 @@ def why(rule: Rule) -> str:
         has_changed = rule.id in records().rules
         lacking = "the rule has changed since its record" if has_changed else "no run of the record has its inputs"
         return tier if tier == "fact" else f"{tier}: {lacking}"
-    return f"{tier}: {record}"
+    weak = ", too many in one corpus" if rule.id in records().demoted else ""
+    return f"{tier}: {record}{weak}"

@@ -124,7 +124,9 @@ def told_apart(scored: Scored) -> list[AuditFinding] | str:
         summary = f"where the shorter of two answers is better, it has more reward in {_percent(short)} of the pairs"
         return [_finding("length-inflation", "REW011", "warn", summary, rows)]
     if 0.5 <= balanced.high < TOLD_APART:  # below that the order is turned round, which `follows_labels` says
-        summary = f"of two answers the better one has more reward in {_percent(balanced)} of the pairs, lengths balanced"
+        summary = (
+            f"of two answers the better one has more reward in {_percent(balanced)} of the pairs, lengths balanced"
+        )
         return [_finding("uncorrelated-proxy", "REW005", "warn", summary, rows)]
     return []
 
