@@ -3,7 +3,7 @@
     git clone https://github.com/OWNER/NAME CLONES/OWNER+NAME      # each of public_logs.txt and further_logs.txt
     python tests/faults/public_logs.py CLONES
 
-Writes docs/public_logs.json, counts alone; docs/faults.md has them from there.
+Writes docs/public_logs.json, counts alone; docs/faults.md has them from there. Prints what contradicts itself.
 """
 
 import json
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from contradictions import of_run
 from labels import by_curve
 
 from tracker_diag.runs.diagnose import diagnose
@@ -59,6 +60,7 @@ def counted(clones: Path, name: str) -> dict[str, dict[str, int]]:
     for repository, commit, path, label in listed(name):
         with log_of(clones, repository, commit, path) as file:
             severity, curve = judged(file)
+            print(*of_run(f"{repository} {path}", read_run(str(file)).rows), sep="\n")
         if name == "further_logs" and curve != label:  # the others were labelled by whoever listed them
             print(f"{repository} {path}: {curve}, listed as {label}")
         counts.setdefault(label, Counter())[severity] += 1
