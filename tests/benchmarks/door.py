@@ -86,14 +86,18 @@ class Loud(td.Tracker):
 
     def __init__(self) -> None:
         self.findings: list[td.Finding] = []
+        self.rules: set[str] = set()
+        """Rules that would have been loud, had all a record."""
         self.notices = 0
 
     def write(self, step: int, entries: Sequence[Any], at: float) -> None:
         for entry in entries:
             if isinstance(entry, Notice):
                 self.notices += 1
-            elif entry.state == "firing" and entry.severity != "info" and entry.inhibited_by is None:
-                self.findings.append(entry)
+            elif entry.state == "firing" and entry.full_severity != "info" and entry.inhibited_by is None:
+                self.rules.add(entry.rule.id)
+                if entry.severity != "info":
+                    self.findings.append(entry)
 
 
 def play(scenario: Scenario, seed: int) -> dict[str, Any]:
@@ -115,7 +119,7 @@ def play(scenario: Scenario, seed: int) -> dict[str, Any]:
     fired = sorted(loud.findings, key=lambda finding: (finding.onset, finding.rule.id))
     return {
         "first": [fired[0].rule.id, fired[0].slice, fired[0].fired, fired[0].onset] if fired else None,
-        "loud": sorted({finding.rule.id for finding in fired}),
+        "loud": sorted(loud.rules),
         "blind": sorted(monitor.summary().blind),
         "notices": loud.notices,
     }
