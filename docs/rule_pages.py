@@ -16,7 +16,7 @@ from tracker_diag.rules.compiled import CATALOG
 from tracker_diag.rules.conditions import words
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
-from tracker_diag.rules.record import tier_of, why
+from tracker_diag.rules.record import TIERS, records, tier_of, why
 from tracker_diag.rules.signals import AnySignal
 from tracker_diag.rules.signals.base import Signal
 from tracker_diag.rules.signals.often import Often
@@ -37,9 +37,10 @@ def rules_page() -> str:
         "",
         "The tier says how far an alarm is backed by runs made after the rule's last change. fact: it cannot be",
         "otherwise. measured: it found its own pathology in 5 runs or more, of 2 tasks or more, and alarmed in 1 % or",
-        "less of 200 healthy runs or more. candidate: any other. Tiers are shown. They do not silence a rule yet.",
+        "less of 200 healthy runs or more. candidate: any other. A candidate opens no incident: alone it is a note. In",
+        "an incident that another rule opened it is as loud as any. The last table has what each candidate lacks.",
         "",
-        "Rules of your own stand beside these: [own-rules.md](../own-rules.md).",
+        "Rules of your own are as loud as you write them: [own-rules.md](../own-rules.md).",
         "",
     ]
     for link in get_args(Link):
@@ -51,7 +52,11 @@ def rules_page() -> str:
                 cells = f"[{rule.id}]({rule.id}.md) {rule.name}", _cell(_detects(rule)), rule.severity, tier_of(rule)
                 lines.append(f"| {' | '.join(cells)} |")
             lines.append("")
-    return "\n".join(lines)
+    lines += ["## The record of each rule", "", *(f"{name}: {what}.  " for name, what in records().corpora.items()), ""]
+    lines += ["| rule | record |", "|---|---|"]
+    by_tier = sorted(catalog(), key=lambda rule: (TIERS.index(tier_of(rule)), rule.id))
+    lines += [f"| [{rule.id}]({rule.id}.md) {rule.name} | {why(rule)} |" for rule in by_tier]
+    return "\n".join([*lines, ""])
 
 
 @cache

@@ -43,7 +43,9 @@ def test_a_rule_that_is_demoted_is_a_candidate(given, monkeypatch):
     rule = given()
     kept = record.records()
     monkeypatch.setattr(record, "records", lambda: kept.model_copy(update={"demoted": ("POL010",)}))
-    assert why(rule) == "candidate: alarmed in 2 of 200 healthy runs; found 5 of 9, too many in one corpus"
+    assert (
+        why(rule) == "candidate: alarmed in 2 of 200 healthy runs; found 5 of 9, too often for all loud rules together"
+    )
 
 
 def test_the_weakest_record_is_demoted_first():
@@ -57,6 +59,10 @@ def test_the_weakest_record_is_demoted_first():
 
 def test_a_page_says_what_a_rule_has_earned_or_lacks(given):
     assert why(given()) == "measured: alarmed in 2 of 200 healthy runs; found 5 of 9"
+    assert why(given(hits=1, places=1, healthy=150)) == (
+        "candidate: alarmed in 2 of 150 healthy runs; found 1 of 9; it needs 4 more true findings, "
+        "2 tasks or frameworks, 50 more healthy runs, alarms in at most 1% of healthy runs"
+    )
     assert why(given(hash="0" * 16)) == "candidate: the rule has changed since its record"
     assert why(rule_called("POL011")) == "candidate: no run of the record has its inputs"
 

@@ -55,8 +55,18 @@ class Record:
     @property
     def is_enough(self) -> bool:
         """Whether the rule has found its pathology often enough, and alarmed in few enough healthy runs."""
-        is_quiet = self.healthy >= HEALTHY and self.false_alarms <= ALARMED * self.healthy
-        return self.hits >= FOUND and self.places >= PLACES and is_quiet
+        return not self.needs
+
+    @property
+    def needs(self) -> list[str]:
+        """What it lacks to be enough."""
+        lacking = [
+            (self.hits < FOUND, f"{FOUND - self.hits} more true findings"),
+            (self.places < PLACES, f"{PLACES} tasks or frameworks"),
+            (self.healthy < HEALTHY, f"{HEALTHY - self.healthy} more healthy runs"),
+            (self.false_alarms > ALARMED * self.healthy, f"alarms in at most {ALARMED:.0%} of healthy runs"),
+        ]
+        return [need for is_lacking, need in lacking if is_lacking]
 
     def __str__(self) -> str:
         return f"alarmed in {self.false_alarms} of {self.healthy} healthy runs; found {self.hits} of {self.faulty}"
@@ -120,5 +130,7 @@ def why(rule: Rule) -> str:
         has_changed = rule.id in records().rules
         lacking = "the rule has changed since its record" if has_changed else "no run of the record has its inputs"
         return tier if tier == "fact" else f"{tier}: {lacking}"
-    weak = ", too many in one corpus" if rule.id in records().demoted else ""
-    return f"{tier}: {record}{weak}"
+    if rule.id in records().demoted:
+        return f"{tier}: {record}, too often for all loud rules together"
+    needs = f"; it needs {', '.join(record.needs)}" if tier == "candidate" else ""
+    return f"{tier}: {record}{needs}"
