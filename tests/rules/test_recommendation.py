@@ -126,6 +126,11 @@ def test_of_several_harms_the_earliest_good_step_counts():
     assert of(REWARD, evaluation).last_good_step == 90
 
 
+def test_a_best_level_that_came_after_the_onset_is_no_step_to_resume_from():
+    late = of(REWARD, best=(fell("reward", 0.703, 135),))
+    assert late.last_good_step < REWARD.onset
+
+
 def test_what_is_an_error_by_itself_resumes_from_before_it():
     assert of(finding("NUM004", 7, 7)).last_good_step == 6
     assert of(finding("OUT004", 50, 60)).last_good_step == 46

@@ -151,7 +151,9 @@ def _last_good(
     for finding in ongoing:
         held = [(r, finding.rule.signals.get(r.signal)) for r in finding.evidence if r.holds]
         levels = [outcomes.get(reading.series, reading) for reading, signal in held if isinstance(signal, Collapse)]
-        steps += [(r.at, f"{r.series} {r.baseline:.3g}, its best") for r in levels if r.at is not None]
+        # A later best does not make good what began before it and is still ongoing.
+        levels = [level for level in levels if level.at is not None and level.at < finding.onset]
+        steps += [(level.at or 0, f"{level.series} {level.baseline:.3g}, its best") for level in levels]
         began_with_the_run = any(isinstance(signal, Gain) and signal.never for _, signal in held)
         if not levels and not began_with_the_run:
             unsure = math.ceil(UNSURE * ((finding.fired or finding.onset) - finding.onset))
