@@ -14,6 +14,7 @@ from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.timeline import LABEL, STYLE, timeline
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.logged import LiveFinding
+from tracker_diag.rules.record import tier_of
 from tracker_diag.rules.triage import Summary
 
 LABELS = 11
@@ -89,7 +90,8 @@ def _broke_first(summary: Summary, color: str, cost: str, live: Sequence[LiveFin
     elif first is None:
         unsure = summary.caveats or summary.log
         rows.add_row("found", Text("no rule fired at warn or above", style="bold" if unsure else "bold green"))
-        rows.add_row("continue?", f"Yes, as far as {len(summary.healthy)} rules could see")
+        advice, sight = summary.recommendation, f"Yes, as far as {len(summary.healthy)} rules could see"
+        rows.add_row("continue?", sight if advice.action == "continue" else Text(cut(advice.says, 200), style="yellow"))
     else:
         place = f", on {first.slice}" if first.slice != "all" else ""
         rows.add_row("broke first", Text(cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
@@ -108,11 +110,16 @@ def _since(summary: Summary, first: Finding, spending: str) -> str:
     onsets = [it.onset for incident in summary.incidents if incident.cause is first for it in incident.damage]
     harmed = min(onsets, default=first.onset)
     early = f"step {harmed} by the damage" if harmed < first.onset else f"step {first.onset}"
-    text = f"{early}, detected at step {first.fired}; rule {first.rule.id}"
+    text = f"{early}, detected at step {first.fired}; rule {_with_tier(first)}"
     if not spending:
         return text
     end = f"{spending} since" if first.resolved is None else f"over at step {first.resolved}, after {spending}"
     return f"{text}; {end}"
+
+
+def _with_tier(finding: Finding) -> str:
+    """The rule, marked where no record backs its alarms."""
+    return f"{finding.rule.id}{' (candidate)' if tier_of(finding.rule) == 'candidate' else ''}"
 
 
 def _the_rest(summary: Summary, live: Sequence[LiveFinding], explains: str) -> Table:
@@ -126,7 +133,7 @@ def _the_rest(summary: Summary, live: Sequence[LiveFinding], explains: str) -> T
     add_rows(rows, "outcome", outcomes(summary)[:2])
     add_rows(rows, "said live", [cut(str(line), 66) for line in live[:2]])
     notes = [incident.cause for incident in summary.incidents if incident.severity == "info"]
-    texts = [cut(f"{finding.rule.id} {finding.summary}", 66) for finding in notes[:2]]
+    texts = [cut(f"{_with_tier(finding)}: {finding.summary}", 66) for finding in notes[:2]]
     add_rows(rows, "to know", [Text(text, style=STYLE["info"]) for text in texts])
     rows.add_row("rules", f"{sighted(summary)}; {explains} says what")
     return rows
