@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -117,20 +117,18 @@ def counted(runs: list[Judged]) -> dict[str, Record]:
     return records
 
 
-def demoted(corpora: Iterable[list[Judged]], records: Mapping[str, Record]) -> tuple[str, ...]:
-    """Measured rules that must be silent, so that all that may be loud alarm at most 1 % of each corpus's healthy runs.
+def demoted(runs: Sequence[Judged], records: Mapping[str, Record]) -> tuple[str, ...]:
+    """Measured rules that must be silent, so that all that may be loud alarm in at most 1 % of the healthy runs.
 
     The rule with the most alarms on healthy runs, for its number of healthy runs, goes first.
     """
+    healthy = [run.loud for run in runs if not run.right]
     heard = {rule for rule, record in records.items() if record.is_enough}
     silent: list[str] = []
-    for runs in corpora:
-        healthy = [run.loud for run in runs if not run.right]
-        while heard and sum(bool(loud & heard) for loud in healthy) > ALARMED * len(healthy):
-            guilty = [rule for rule in heard if any(rule in loud for loud in healthy)]
-            weakest = max(guilty, key=lambda rule: records[rule].false_alarms / records[rule].healthy)
-            heard.remove(weakest)
-            silent.append(weakest)
+    while sum(bool(loud & heard) for loud in healthy) > ALARMED * len(healthy):
+        weakest = max(heard, key=lambda rule: (records[rule].false_alarms / records[rule].healthy, rule))
+        heard.remove(weakest)
+        silent.append(weakest)
     return tuple(sorted(silent))
 
 
@@ -161,7 +159,7 @@ def write(planted: list[Judged], tensors: list[Judged], public: list[Judged], se
             "tensors": corpus(tensors, "runs of drawn tensors through the monitor"),
             "public": corpus(public, "public logs"),
         },
-        demoted=demoted((planted, tensors, public), records),
+        demoted=demoted([*planted, *tensors, *public], records),
         rules=records,
     )
     rules = {name: asdict(record) for name, record in content.rules.items()}

@@ -53,8 +53,8 @@ def test_the_weakest_record_is_demoted_first():
 
     healthy = [Judged("x", (), frozenset(loud), frozenset()) for loud in ({"A"}, {"A", "B"}, {"B"}, *[set()] * 197)]
     records = {"A": replace(GOOD, hits=9, healthy=300), "B": replace(GOOD, hits=9), "C": GOOD}
-    assert demoted([healthy], records) == ("B",)
-    assert demoted([healthy[2:]], records) == ()
+    assert demoted(healthy, records) == ("B",)
+    assert demoted(healthy[2:], records) == ()
 
 
 def test_a_page_says_what_a_rule_has_earned_or_lacks(given):
