@@ -52,7 +52,7 @@ def test_the_weakest_record_is_demoted_first():
     from record import Judged, demoted
 
     healthy = [Judged("x", (), frozenset(loud), frozenset()) for loud in ({"A"}, {"A", "B"}, {"B"}, *[set()] * 197)]
-    records = {"A": replace(GOOD, hits=9, healthy=300), "B": replace(GOOD, hits=9), "C": GOOD}
+    records = {"A": replace(GOOD, hits=9, healthy=300), "B": GOOD, "C": replace(GOOD, false_alarms=0)}
     assert demoted(healthy, records) == ("B",)
     assert demoted(healthy[2:], records) == ()
 
