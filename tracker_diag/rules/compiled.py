@@ -51,4 +51,7 @@ def _keep(file: Path, content: object) -> None:
 
 def cache_folder() -> Path:
     """The user's own, as the package may be read-only; XDG_CACHE_HOME names another than `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "tracker_diag"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "tracker_diag"
+    except RuntimeError:  # there is no home
+        return Path(os.devnull)

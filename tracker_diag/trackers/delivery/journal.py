@@ -281,11 +281,10 @@ def _line(entry: Mapping[str, object]) -> bytes:
 def _entry(line: bytes) -> dict[str, Any]:
     data, _, check = line.rstrip(b"\n").rpartition(b"\t")
     try:
-        entry = json.loads(data)
-        is_whole = isinstance(entry, dict) and isinstance(entry.get("sent", 0), int) and int(check, 16) == crc32(data)
-        return entry if is_whole else DAMAGED
+        entry, same = json.loads(data), int(check, 16) == crc32(data)
     except (ValueError, RecursionError):
         return DAMAGED
+    return entry if same and isinstance(entry, dict) and isinstance(entry.get("sent", 0), int) else DAMAGED
 
 
 def _head(fd: int, path: Path) -> tuple[Mapping[str, Any], int]:
