@@ -132,8 +132,8 @@ def without_secrets(text: str, known: Collection[str] = ()) -> str:
         known: further secrets, of the run's settings say.
     """
     held = tuple(value for name, value in os.environ.items() if is_secret(name))
-    for form in _forms_of((*held, *known)):
-        text = text.replace(form, STARS)
+    for written in _forms_of((*held, *known)):
+        text = text.replace(written, STARS)
     text = without_password(KEY.sub(STARS, text))
     for form in FORMS:
         text = _put(text, _of_form(text, *form))

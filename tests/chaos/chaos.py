@@ -38,6 +38,7 @@ ENVIRONMENT = {
     "WANDB_ERROR_REPORTING": "false", "GIT_PYTHON_REFRESH": "quiet", "HF_HUB_OFFLINE": "1",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
+    "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "0.2", "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
 }  # fmt: skip
 
 
@@ -229,7 +230,12 @@ def work(tracker: str, numbers: Sequence[int], out: Path, keep: Path | None) -> 
 def _warm(tracker: str) -> None:
     """Import what each program needs, once."""
     needed = {
-        "mlflow": ("mlflow", "tracker_diag.trackers.mlflow.write", "tracker_diag.report.figures"),
+        "mlflow": (
+            "mlflow",
+            "sklearn.linear_model",
+            "tracker_diag.trackers.mlflow.write",
+            "tracker_diag.report.figures",
+        ),
         "wandb": ("wandb", "wandb.sdk.launch.inputs.internal", "pandas"),
         "tensorboard": ("tensorboard.compat", "torch.utils.tensorboard"),
         "trackio": ("trackio", "pandas"),

@@ -183,7 +183,7 @@ class Mlflow(Player):
 
         self.mlflow, self.client = mlflow, mlflow.MlflowClient()
         self.target = mlflow
-        self.run_id = mlflow.start_run().info.run_id
+        self.run_id = mlflow.start_run(log_system_metrics=self.program.seed % 4 == 0).info.run_id
 
     def row(self, how: int, data: dict[str, Any], step: int | None, commit: bool | None) -> None:  # W&B's
         match how:
@@ -212,8 +212,23 @@ class Mlflow(Player):
                 self.mlflow.log_param("p", n)  # refused if it was another before
             case 4:
                 self.mlflow.log_metric("a b/" + "c" * 300, n)  # refused: too long
+            case 5:
+                self.fit(n)
+            case 6:
+                for step in range(5):
+                    self.mlflow.log_metric("later", n, step=step, synchronous=False)
             case _:
                 self.mlflow.log_text("text", f"{n}.txt")
+
+    def fit(self, n: int) -> None:
+        """Train something whose library logs by itself."""
+        from sklearn.linear_model import LinearRegression
+
+        self.mlflow.sklearn.autolog(log_models=False, silent=True)
+        try:
+            LinearRegression().fit(np.arange(8.0)[:, None], np.arange(8.0) * n)
+        finally:
+            self.mlflow.sklearn.autolog(disable=True)
 
     def finish(self) -> None:
         self.mlflow.flush_async_logging()
@@ -225,7 +240,8 @@ class Wandb(Player):
         import wandb
 
         self.wandb = wandb
-        settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True, x_disable_meta=True, console="off")
+        settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True, x_disable_meta=True, console="off",
+                                  sweep_id="sweep" if self.program.seed % 4 == 0 else None)  # fmt: skip
         self.target = self.run = wandb.init(project="chaos", dir=self.folder, settings=settings)
         self.run_id = self.run.id
 
@@ -275,6 +291,8 @@ class TensorBoard(Player):
                 self.writer.flush()
             case 3:
                 self.writer.add_scalar("bad", "no number", n)  # refused
+            case 4:
+                self.writer.add_hparams({"lr": 0.1, "n": n}, {"hparam/score": n}, run_name=f"hparams-{n}")
             case _:
                 self.writer.add_scalar("other", n, n)
 
@@ -413,7 +431,7 @@ def read_mlflow(folder: Path, store: Path) -> tuple[Any, Points]:
             text = "nan" if is_nan else _text(math.copysign(math.inf, value) if abs(value) > 1e308 else value)
             if key.startswith("diag/"):
                 result[step, key].add(text)
-            else:
+            elif not key.startswith("system/"):  # which no two processes have the same
                 mine[key].append((step, text))
         params = db.execute("SELECT key, value FROM params WHERE run_uuid = ?", (run_id,)).fetchall()
         tags = db.execute("SELECT key, value FROM tags WHERE run_uuid = ?", (run_id,)).fetchall()

@@ -46,7 +46,7 @@ def draw(seed: int, tracker: str) -> Program:
         elif what < 0.8 * (1 - ours):
             calls.append(("row", (rng.randrange(4), _data(rng), given, rng.choice((None, None, None, True, False)))))
         else:
-            calls.append(("other", (rng.randrange(6), rng.randrange(100))))
+            calls.append(("other", (rng.randrange(8), rng.randrange(100))))
     faults, answers, stays = _befall(rng, tracker, calls)
     return Program(seed, tracker, tuple(calls), faults, answers, stays)
 

@@ -1,4 +1,4 @@
-"""The catalogue's YAML, compiled: kept as JSON in `__pycache__`, as Python keeps its modules, until a file changes."""
+"""The catalogue's YAML, compiled: kept as JSON in the user's cache until a file changes."""
 
 import json
 import os
@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
+from zlib import crc32
 
 from tracker_diag.errors import RuleError
 from tracker_diag.metrics.yaml_files import YamlFile
@@ -26,12 +27,12 @@ def compiled() -> Compiled:
     """
     files = sorted(CATALOG.glob("*.yaml"))
     versions = [[file.name, status.st_size, status.st_mtime_ns] for file in files for status in (file.stat(),)]
-    kept = CATALOG / "__pycache__" / "catalog.json"
+    kept = cache_folder() / f"catalog-{crc32(str(CATALOG).encode()):08x}.json"
     try:
         before = json.loads(kept.read_bytes())
         if before["versions"] == versions:
             return {name: (data, line) for name, data, line in before["files"]}
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, LookupError, TypeError):
         pass  # there is none yet, or another version wrote it
     read = [YamlFile.read(file, RuleError) for file in files]
     parsed = {yaml.file.name: (yaml.data, yaml.line(("id",))) for yaml in read}
@@ -40,12 +41,17 @@ def compiled() -> Compiled:
 
 
 def _keep(file: Path, content: object) -> None:
-    """Write `content`; where the installation cannot be written to, each process compiles by itself."""
+    """Write `content`; where nothing can be written, each process compiles by itself."""
     unfinished = file.with_suffix(f".{os.getpid()}")
-    try:
-        file.parent.mkdir(exist_ok=True)
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         unfinished.write_text(json.dumps(content), encoding="utf-8")
         unfinished.replace(file)
-    except OSError:
-        with suppress(OSError):
-            unfinished.unlink()
+
+
+def cache_folder() -> Path:
+    """The user's own, as the package may be read-only; XDG_CACHE_HOME names another than `~/.cache`."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "tracker_diag"
+    except RuntimeError:  # there is no home
+        return Path(os.devnull)

@@ -123,7 +123,7 @@ class Journal:
         last = self._start
         for place, entry in self.entries(self._start):
             if "sent" in entry:
-                self.sent = self.given = min(int(entry["sent"]), place)
+                self.sent = self.given = max(self._start, min(entry["sent"], place))
             else:
                 last = place
         if self.sent >= last:  # nothing but that line comes after
@@ -281,10 +281,10 @@ def _line(entry: Mapping[str, object]) -> bytes:
 def _entry(line: bytes) -> dict[str, Any]:
     data, _, check = line.rstrip(b"\n").rpartition(b"\t")
     try:
-        entry = json.loads(data)
-        return entry if isinstance(entry, dict) and int(check, 16) == crc32(data) else DAMAGED
+        entry, same = json.loads(data), int(check, 16) == crc32(data)
     except (ValueError, RecursionError):
         return DAMAGED
+    return entry if same and isinstance(entry, dict) and isinstance(entry.get("sent", 0), int) else DAMAGED
 
 
 def _head(fd: int, path: Path) -> tuple[Mapping[str, Any], int]:
@@ -296,7 +296,7 @@ def _head(fd: int, path: Path) -> tuple[Mapping[str, Any], int]:
     first = os.pread(fd, CHUNK, 0)
     line = first[: first.find(b"\n") + 1]
     about = _entry(line)
-    if "version" not in about:
+    if "version" not in about or not isinstance(about.get("address", {}), dict):
         raise NoJournal(f"{path}: no first line of a journal, expected one with its checksum")
     if about["version"] != VERSION:
         do = "deliver it with the tracker_diag that wrote it, or delete it"
