@@ -12,6 +12,7 @@ from tracker_diag.samples.traces.gather import Gather
 from tracker_diag.samples.traces.mlflow import is_mlflow, trace_of_mlflow
 from tracker_diag.samples.traces.otel import is_otlp, is_printed, span_of_printed, spans_of_otlp
 from tracker_diag.samples.traces.trace import Trace, Traces, without_texts
+from tracker_diag.samples.traces.verifiers import chat_of, is_verifiers
 from tracker_diag.samples.traces.weave import WeaveCalls
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import Progress
@@ -27,7 +28,7 @@ def collect(source: str, progress: Progress | None = None, *, texts: bool = True
 
     Args:
         source: a file of JSON objects, one a line, in a list or indented: OTLP's JSON, spans as the SDK prints them,
-            calls of W&B Weave, traces of MLflow or Trackio, messages of OpenAI or Anthropic. Or
+            calls of W&B Weave, traces of MLflow, Trackio or verifiers, messages of OpenAI or Anthropic. Or
             `mlflow:<run id, or name or id of an experiment>[@tracking uri]`, `trackio:<project>[/<run>]`.
         texts: whether to keep what was said; else only the last answer.
 
@@ -70,6 +71,8 @@ def _traces(given: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> Iterato
         elif is_mlflow(document):
             if (trace := trace_of_mlflow(document, odd)) is not None:
                 yield trace
+        elif is_verifiers(document):
+            yield trace_of_chat(chat_of(document), place, odd)
         elif is_chat(document):
             yield trace_of_chat(document, place, odd)
         else:
