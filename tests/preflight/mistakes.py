@@ -212,7 +212,8 @@ MISTAKES = {
         "tools and memory", {"tool": lambda q: {"found": q} if q % 2 else "nothing"}, "tool_outputs"
     ),
     "a new reward that pays what is wrong": Mistake(
-        "GRPO in TRL", {"rewards": R["rewards"] * (np.arange(64) % 3 > 0), "rewards_before": R["rewards"]},
+        "GRPO in TRL",
+        {"rewards": R["rewards"] * (np.arange(64) % 3 > 0), "rewards_before": R["rewards"]},
         "reward_revision",
     ),
     "observations are not scaled": Mistake("corridor", {"env": NotScaled}, "env_scale"),

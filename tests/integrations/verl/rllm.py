@@ -1,6 +1,6 @@
 """Rows of rLLM with verl as its backend, as its `transform.py` and `verl_backend.py` of 9beb6e0f (2026-08-15) lay them.
 
-A trajectory is one row, tools' results masked out, as long as each prompt goes on from the one before; else it is several.
+A trajectory is one row, tools' results masked out, as long as each prompt extends the one before; else it is several.
 """
 
 import sys

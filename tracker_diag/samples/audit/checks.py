@@ -32,8 +32,8 @@ WRONG_PAID = 0.5
 CLAIMED = 0.2
 """Of wrong answers: how many may claim success."""
 TOLD_APART = 0.6
-"""Of pairs of answers to one prompt, with lengths balanced: in how many the better one must have more reward. A coin has
-half of them; reward models that are in use have about 0.7 to 0.95."""
+"""Of pairs of answers to one prompt, with lengths balanced: in how many the better one must have more reward. A coin
+has half of them; reward models that are in use have about 0.7 to 0.95."""
 REPEATED = 0.2
 """Of all responses: how many may repeat themselves, as REW012 has it."""
 SHOWN = 8
@@ -124,7 +124,9 @@ def told_apart(scored: Scored) -> list[AuditFinding] | str:
         summary = f"where the shorter of two answers is better, it has more reward in {_percent(short)} of the pairs"
         return [_finding("length-inflation", "REW011", "warn", summary, rows)]
     if 0.5 <= balanced.high < TOLD_APART:  # below that the order is turned round, which `follows_labels` says
-        summary = f"of two answers the better one has more reward in {_percent(balanced)} of the pairs, lengths balanced"
+        summary = (
+            f"of two answers the better one has more reward in {_percent(balanced)} of the pairs, lengths balanced"
+        )
         return [_finding("uncorrelated-proxy", "REW005", "warn", summary, rows)]
     return []
 
@@ -229,8 +231,8 @@ def dead_parts(scored: Scored) -> list[AuditFinding] | str:
 
 
 CHECKS: Mapping[str, Callable[[Scored], list[AuditFinding] | str]] = {
-    "labels": follows_labels, "pairs": told_apart, "length": length_paid, "tool calls": calls_paid, "repetition": repetition,
-    "refusal": refusal, "format": format_paid, "claims of success": pseudo_success, "judge": judge_style,
+    "labels": follows_labels, "pairs": told_apart, "length": length_paid, "tool calls": calls_paid,
+    "repetition": repetition, "refusal": refusal, "format": format_paid, "claims of success": pseudo_success, "judge": judge_style,
     "dead components": dead_parts,
 }  # fmt: skip
 

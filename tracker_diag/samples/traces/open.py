@@ -12,7 +12,7 @@ from tracker_diag.samples.traces.gather import Gather
 from tracker_diag.samples.traces.mlflow import is_mlflow, trace_of_mlflow
 from tracker_diag.samples.traces.otel import is_otlp, is_printed, span_of_printed, spans_of_otlp
 from tracker_diag.samples.traces.trace import Trace, Traces, without_texts
-from tracker_diag.samples.traces.verifiers import chat_of, is_verifiers
+from tracker_diag.samples.traces.verifiers import as_chat
 from tracker_diag.samples.traces.weave import WeaveCalls
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import Progress
@@ -60,7 +60,8 @@ def _traces(given: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> Iterato
     """The traces that objects with their places hold, each read as what it is; spans wait for those of their trace."""
     gather = Gather(odd)
     weave = WeaveCalls()
-    for place, document in given:
+    for place, written in given:
+        document = as_chat(written)
         if is_otlp(document):
             for span in spans_of_otlp(document):
                 gather.put_span(span)
@@ -71,8 +72,6 @@ def _traces(given: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> Iterato
         elif is_mlflow(document):
             if (trace := trace_of_mlflow(document, odd)) is not None:
                 yield trace
-        elif is_verifiers(document):
-            yield trace_of_chat(chat_of(document), place, odd)
         elif is_chat(document):
             yield trace_of_chat(document, place, odd)
         else:

@@ -6,14 +6,14 @@ from typing import Any
 from tracker_diag.samples.records import as_number
 
 
-def is_verifiers(document: Mapping[str, Any]) -> bool:
-    """Whether it is a line of its `traces.jsonl`."""
-    return isinstance(document.get("nodes"), list) and isinstance(document.get("rewards"), Mapping)
+def as_chat(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A trace of verifiers as an object of messages, any other object as it is.
 
-
-def chat_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as an object of messages; its reward is the weighted sum of those that were scored."""
-    nodes = document["nodes"]
+    Its reward is the weighted sum of those that were scored.
+    """
+    nodes = document.get("nodes")
+    if not (isinstance(nodes, list) and isinstance(document.get("rewards"), Mapping)):
+        return document
     place, path = len(nodes) - 1, list[Any]()
     while isinstance(place, int) and 0 <= place < len(nodes) and isinstance(nodes[place], Mapping):
         path.append(nodes[place].get("message"))
