@@ -232,8 +232,8 @@ def dead_parts(scored: Scored) -> list[AuditFinding] | str:
 
 CHECKS: Mapping[str, Callable[[Scored], list[AuditFinding] | str]] = {
     "labels": follows_labels, "pairs": told_apart, "length": length_paid, "tool calls": calls_paid,
-    "repetition": repetition, "refusal": refusal, "format": format_paid, "claims of success": pseudo_success, "judge": judge_style,
-    "dead components": dead_parts,
+    "repetition": repetition, "refusal": refusal, "format": format_paid, "claims of success": pseudo_success,
+    "judge": judge_style, "dead components": dead_parts,
 }  # fmt: skip
 
 
