@@ -2,12 +2,14 @@
 
     python examples/own_loop.py
     python examples/own_loop.py --packed
+    python examples/own_loop.py --ewma 0.9
     tracker-diag diagnose own_loop.jsonl
 
 A tiny policy learns to count, and a tool speaks in the middle of each episode. Lines that you would add are marked.
 """
 
 import argparse
+import copy
 
 import torch
 
@@ -16,6 +18,7 @@ from tracker_diag.trackers.files.write import JsonlTracker
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--packed", action="store_true", help="tensors (N,) without padding, as varlen attention has them")
+parser.add_argument("--ewma", type=float, default=0.0, help="PPO-EWMA: the proximal policy keeps this share an update")
 parser.add_argument("--steps", type=int, default=120)
 options = parser.parse_args()
 
@@ -24,14 +27,15 @@ TOOL = slice(10, 14)
 torch.manual_seed(0)
 torch.set_num_threads(1)  # it is tiny
 policy = torch.nn.Embedding(TOKENS, TOKENS)  # the next token's logits, by the token before
+proximal = copy.deepcopy(policy)  # a moving average of its weights, or with --ewma 0 the policy of the batch's start
 optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
 monitor = td.Monitor([JsonlTracker("own_loop.jsonl")], algorithm="ppo")  # 1
 loss = reward = torch.zeros(())
 
 
-def score(text: torch.Tensor) -> torch.Tensor:
-    """(B, T) log-probabilities of the tokens of `text` under the policy, each from the token before."""
-    logprobs: torch.Tensor = policy(text.roll(1, 1)).log_softmax(-1).gather(-1, text[..., None])[..., 0]
+def score(model: torch.nn.Module, text: torch.Tensor) -> torch.Tensor:
+    """(B, T) log-probabilities of the tokens of `text` under `model`, each from the token before."""
+    logprobs: torch.Tensor = model(text.roll(1, 1)).log_softmax(-1).gather(-1, text[..., None])[..., 0]
     return logprobs
 
 
@@ -49,15 +53,20 @@ for step in range(options.steps):
     reward = right.sum(1) / model_mask.sum(1)
     advantages = ((reward - reward.mean()) / (reward.std() + 1e-6))[:, None].expand(-1, LENGTH)
 
-    old_logprobs = logprobs = score(text).detach()
+    old_logprobs = logprobs = score(proximal, text).detach()
+    rollout_logprobs = score(policy, text).detach()  # of the policy that sampled
+    weights = (old_logprobs - rollout_logprobs).exp()  # 1 without a moving average
     for _ in range(4):  # epochs
-        logprobs = score(text)
+        logprobs = score(policy, text)
         ratio = (logprobs - old_logprobs).exp()
-        loss = -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)[model_mask].mean()
+        gains = weights * torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+        loss = -gains[model_mask].mean()
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
+        proximal.weight.data.lerp_(policy.weight.data, 1 - options.ewma)
 
+    behind = {"rollout_logprobs": rollout_logprobs, "applied_weights": weights} if options.ewma else {}
     if options.packed:
         rows = torch.arange(BATCH)[:, None].expand(-1, LENGTH)
         monitor.observe(  # 2: each of them (N,), the tokens of a sequence adjacent
@@ -74,6 +83,7 @@ for step in range(options.steps):
             response_mask=response_mask,
             model_mask=model_mask,
             advantages=advantages,
+            **behind,
         )
     monitor.log({"reward": reward.mean(), "loss": loss.detach()}, step)  # 3
 

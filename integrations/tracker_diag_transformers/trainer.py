@@ -13,7 +13,54 @@ from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag_transformers import SEES, TESTED, checkpoint, guarded
 
 
-class DiagnosticsCallback(TrainerCallback):
+class Watching(TrainerCallback):
+    """A monitor for each training of a Trainer, its state in the checkpoints, and its guards; for TRL too."""
+
+    FRAMEWORK = "transformers"
+
+    def __init__(self, trainer: Any, monitor: Monitor | None, guards: guarded.Guards) -> None:
+        guarded.one_of(monitor, guards)
+        self.trainer = trainer
+        """None where it is not known."""
+        self._given, self._guards = monitor is not None, guards
+        self._guarded: guarded.Guarded | None = None
+        self.closed = False
+        """Whether the training that it watched is over."""
+        self._begin(monitor)
+
+    def _begin(self, monitor: Monitor | None = None) -> None:
+        """Have `monitor`, or one that is made here, for the training to come."""
+        self.monitor = monitor or Monitor(guards=self._guards)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.closed and not self._given:
+            self._begin()
+        self.closed, self._guarded = False, None
+        with self.monitor.guard("integration_errors"):
+            self._guarded = guarded.Guarded(self.monitor, self.trainer, kwargs.get("optimizer"))
+        with self.monitor.guard("integration_errors"):
+            self.monitor.expect(expected_rows(args, state))
+        checkpoint.load(self.monitor, args, state, self.FRAMEWORK)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        checkpoint.save(self.monitor, args, state, self.FRAMEWORK)
+        with self.monitor.guard("integration_errors"):
+            if self._guarded:
+                self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._guarded:
+            self._guarded.stepped()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.closed = True
+        if self._guarded:
+            self._guarded.close()
+            self._guarded = None
+        self.monitor.close()
+
+
+class DiagnosticsCallback(Watching):
     """Hears every `log` of the Trainer; `attach` puts it where it is closed before the trackers' runs end.
 
     Args:
@@ -26,40 +73,13 @@ class DiagnosticsCallback(TrainerCallback):
     def __init__(
         self, *, monitor: Monitor | None = None, algorithm: Algorithm = "sft", guards: guarded.Guards = ()
     ) -> None:
-        guarded.one_of(monitor, guards)
-        self._given = monitor is not None
         self._algorithm: Algorithm = algorithm
-        self._guards = guards
-        self.monitor = monitor or self._made()
-        self._guarded: guarded.Guarded | None = None
+        super().__init__(None, monitor, guards)  # `attach` knows the trainer, and so its writer of TensorBoard
+
+    def _begin(self, monitor: Monitor | None = None) -> None:
+        ranks = guarded.ranks() if self._guards else None
+        self.monitor = monitor or Monitor(algorithm=self._algorithm, guards=self._guards, ranks=ranks)
         self._begun = False
-        self.closed = False
-        """Whether the training that it watched is over."""
-        self.trainer: Any = None
-        """Where it is known, as by `attach`: its writer of TensorBoard can be found by it alone."""
-
-    def _made(self) -> Monitor:
-        return Monitor(algorithm=self._algorithm, guards=self._guards, ranks=guarded.ranks() if self._guards else None)
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.closed and not self._given:
-            self.monitor, self._begun = self._made(), False
-        self.closed, self._guarded = False, None
-        with self.monitor.guard("integration_errors"):
-            self._guarded = guarded.Guarded(self.monitor, self.trainer, kwargs.get("optimizer"))
-        with self.monitor.guard("integration_errors"):
-            self.monitor.expect(expected_rows(args, state))
-        checkpoint.load(self.monitor, args, state)
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        checkpoint.save(self.monitor, args, state)
-        with self.monitor.guard("integration_errors"):
-            if self._guarded:
-                self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._guarded:
-            self._guarded.stepped()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._begun:
@@ -82,13 +102,6 @@ class DiagnosticsCallback(TrainerCallback):
                 self.monitor.log(logs, state.global_step)
             if self._guarded:
                 self._guarded.decide(control, first=state.is_world_process_zero)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.closed = True
-        if self._guarded:
-            self._guarded.close()
-            self._guarded = None
-        self.monitor.close()
 
 
 def attach_trainer(trainer: Any, monitor: Monitor | None, guards: guarded.Guards) -> Monitor:

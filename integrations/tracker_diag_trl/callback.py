@@ -4,9 +4,8 @@ import logging
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from tracker_diag_transformers import checkpoint, guarded
-from tracker_diag_transformers.trainer import expected_rows, put_first, watched_by, writers
-from transformers import TrainerCallback
+from tracker_diag_transformers import guarded
+from tracker_diag_transformers.trainer import Watching, put_first, watched_by, writers
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import CHANGED, NOTHING, add_active, clip_range, dotted, plain, tell_changed
@@ -36,23 +35,19 @@ _COPY = "Unsloth"
 _log = logging.getLogger("tracker_diag")
 
 
-class DiagnosticsCallback(TrainerCallback):
+class DiagnosticsCallback(Watching):
     """Gives what `trainer` logs, and of GRPO its tensors, to `monitor`; `attach` makes one and puts it in its place."""
+
+    FRAMEWORK = "trl"
 
     def __init__(
         self, trainer: Any, monitor: Monitor | None = None, guards: guarded.Guards = (), correct: str | None = None
     ) -> None:
-        guarded.one_of(monitor, guards)
-        self._guards = guards
-        self._guarded: guarded.Guarded | None = None
-        self._trainer, self._given = trainer, monitor is not None
-        self.closed = False
-        """Whether the training that it watched is over."""
         self._correct = correct
-        self._begin(monitor)
+        super().__init__(trainer, monitor, guards)
 
     def _begin(self, monitor: Monitor | None = None) -> None:
-        trainer = self._trainer
+        trainer = self.trainer
         self.monitor = monitor or self._made(trainer)
         self.monitor.framework = names_of(trainer)
         self._tensors: GrpoTensors | None = None
@@ -73,26 +68,6 @@ class DiagnosticsCallback(TrainerCallback):
             _changed(trainer, error, "the trainer's settings are not known")
         return Monitor(ranks=guarded.ranks(), guards=self._guards, **known)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.closed and not self._given:
-            self._begin()
-        self.closed, self._guarded = False, None
-        with self.monitor.guard("integration_errors"):
-            self._guarded = guarded.Guarded(self.monitor, self._trainer, kwargs.get("optimizer"))
-        with self.monitor.guard("integration_errors"):
-            self.monitor.expect(expected_rows(args, state))
-        checkpoint.load(self.monitor, args, state, "trl")
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        checkpoint.save(self.monitor, args, state, "trl")
-        with self.monitor.guard("integration_errors"):
-            if self._guarded:
-                self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._guarded:
-            self._guarded.stepped()
-
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.closed:  # an evaluation after training
             return
@@ -110,17 +85,13 @@ class DiagnosticsCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._hooks.close()
-        self.closed = True
-        if self._guarded:
-            self._guarded.close()
-            self._guarded = None
-        self.monitor.close()
+        super().on_train_end(args, state, control, **kwargs)
 
     def _find_trackers(self, *, begun: bool) -> None:
         """Write to what the trainer has started. Not all of TRL's trainers tell of anything between that and a log."""
         theirs, blind = list[Any](), None
         with self.monitor.guard("integration_errors"):
-            theirs = writers(self._trainer)
+            theirs = writers(self.trainer)
         with self.monitor.guard("integration_errors"):
             blind = self._blind()
         # Before training an evaluation may be logged, and no tracker be there yet.
@@ -129,7 +100,7 @@ class DiagnosticsCallback(TrainerCallback):
 
     def _blind(self) -> dict[Pair, str | None] | None:
         """Which pairs will not come with the trainer's settings, and what to set."""
-        args, tensors = self._trainer.args, self._tensors
+        args, tensors = self.trainer.args, self._tensors
         if tensors is None:
             return dict.fromkeys(PAIRS)
         blind: dict[Pair, str | None] = {}

@@ -9,6 +9,9 @@ v0 and v1, the asynchronous ones too. Log-probabilities are looked at on the dri
 with the response mask as it was before rejection sampling; those of the policy that is updated in its workers, which
 send the driver what they come to.
 
+rLLM with verl as its backend is known too: its trainer logs through a `Tracking` of its own. A trajectory whose context
+was rewritten is in several rows there; which one comes first is not known, and they are of unknown context.
+
 Guards stand in a file that the setting `+tracker_diag.guards=guards.yaml` names; docs/guards.md says what reaches verl.
 """
 
@@ -84,17 +87,18 @@ GUARDS = "tracker_diag.guards"
 
 _ACTOR = "actor_rollout_ref.actor."
 _ADVANTAGES = {
-    "verl.trainer.ppo.ray_trainer": "compute_advantage",
-    "verl.trainer.ppo.v1.trainer_base": "compute_advantage_for_multi_trajectories",
-    "verl.experimental.separation.ray_trainer": "compute_advantage",
+    "verl.trainer.ppo.ray_trainer": ("compute_advantage", "data"),
+    "verl.trainer.ppo.v1.trainer_base": ("compute_advantage_for_multi_trajectories", "data"),
+    "verl.experimental.separation.ray_trainer": ("compute_advantage", "data"),
+    "rllm.trainer.verl.verl_backend": ("update_dataproto_with_advantages", "batch"),
 }
-"""Where each trainer looks the function up that adds advantages to the batch."""
+"""Where each trainer looks the function up that adds advantages to the batch, and the name by which it takes that."""
 
 KNOWN = {
     "uid", "data_source", "__num_turns__", "acc", "score", "index", "tool_call_counts", "min_global_steps",
-    "max_global_steps",
+    "max_global_steps", "step_nums", "is_correct", "is_valid", "is_last_step", "is_pad_step",
 }  # fmt: skip
-"""Names in `non_tensor_batch` that are verl's own, and no part of a reward."""
+"""Names in `non_tensor_batch` that are verl's or rLLM's own, and no part of a reward."""
 
 _WANTED = ("responses", "old_log_probs", "rollout_log_probs", "ref_log_prob", "response_mask", "attention_mask")
 
@@ -131,7 +135,7 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
     hooks = Hooks("verl", TESTED)
     _Watch.current = watch = _Watch(id(tracking), monitor, hooks)
     with hooks.part("nothing that it logs is heard") as on:
-        watch.metrics(on)
+        watch.metrics(on, type(tracking))
     with hooks.part("ratios of tokens, scores and lengths are not seen") as on:
         watch.tensors(on)
     with hooks.part("guards do nothing in it") as on:
@@ -201,12 +205,11 @@ class _Watch:
         self._guarded = Guarded(monitor) if monitor.guards.guards else None
         self._workers = Workers(monitor, **_of_workers(monitor.config)).open()
 
-    def metrics(self, on: ExitStack) -> None:
-        """Hear what the trainer logs, and that it ends."""
-        Tracking = require("verl.utils.tracking", "verl").Tracking  # noqa: N806
-        on.callback(before(Tracking, "log", ("data", "step"), self._on_log, self._monitor))
-        end = "finish" if hasattr(Tracking, "finish") else "__del__"  # up to 0.8
-        on.callback(before(Tracking, end, (), self._on_finish, self._monitor))
+    def metrics(self, on: ExitStack, kind: type[Any]) -> None:
+        """Hear what the trainer logs, and that it ends; its `Tracking` is of this `kind`."""
+        on.callback(before(kind, "log", ("data", "step"), self._on_log, self._monitor))
+        end = "finish" if hasattr(kind, "finish") else "__del__"  # up to 0.8
+        on.callback(before(kind, end, (), self._on_finish, self._monitor))
 
     def trainer(self, on: ExitStack) -> None:
         """Have the trainer do what guards decide, if there are any."""
@@ -219,9 +222,13 @@ class _Watch:
         v1 = sys.modules.get("verl.trainer.ppo.v1.trainer_base")
         for module in filter(None, (metrics, v1)):  # v1 has the function under a name of its own
             on.callback(after(module, "calculate_debug_metrics", ("data",), self._on_old_logprobs, self._monitor))
-        for name, function in _ADVANTAGES.items():
+        for name, (function, takes) in _ADVANTAGES.items():
             if name in sys.modules:
-                on.callback(after(sys.modules[name], function, ("data",), self._on_advantages, self._monitor))
+
+                def seen(_: Any, given: Mapping[str, Any], takes: str = takes) -> None:
+                    self._on_advantages(given[takes])
+
+                on.callback(after(sys.modules[name], function, (takes,), seen, self._monitor))
         if v1 is not None:
             on.callback(
                 before(v1.PPOTrainer, "_compute_advantage", ("self", "batch"), self._on_versions, self._monitor)
@@ -240,8 +247,9 @@ class _Watch:
         later = [_output(key) > 0 for key in batch.keys]
         self._later = later if any(later) else None
 
-    def _on_advantages(self, result: Any, given: Mapping[str, Any]) -> None:
-        data = given["data"]
+    def _on_advantages(self, data: Any) -> None:
+        if (filling := data.non_tensor_batch.get("is_pad_step")) is not None:  # rows of rLLM that repeat others
+            data = data[~filling]
         earlier, self._before_rejection = self._before_rejection, None
         oldest, self._oldest = self._oldest, None
         later, self._later = self._later, None
@@ -317,8 +325,10 @@ def _labels(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) ->
         labels["advantages"] = tensors["advantages"].masked_fill(mask != tensors["response_mask"], float("nan"))
     if "data_source" in others:
         labels["env"] = [str(source) for source in others["data_source"]]
-    if "uid" in others:  # one for all samples of a prompt
-        labels["prompt"] = [str(uid) for uid in others["uid"]]
+    if (prompts := others.get("uid", others.get("trajectory_ids"))) is not None:  # one for all samples of a prompt
+        labels["prompt"] = [str(uid) for uid in prompts]
+    if "step_ids" in others:  # of rLLM: one for all rows of a trajectory
+        labels["trajectory_ids"] = [str(row) for row in others["step_ids"]]
     return labels
 
 
@@ -335,6 +345,8 @@ def _samples(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) -
         columns["truncated"] = columns["length"] >= width  # as verl counts them
         if "responses" in tensors:
             columns["tokens"] = tensors["responses"]
+    if "trajectory_ids" in others:
+        columns["group"] = [*others["trajectory_ids"]]
     for name, theirs in (("group", "uid"), ("env", "data_source"), ("turns", "__num_turns__"), ("correct", "acc")):
         if theirs in others and len(others[theirs]) == n:
             columns[name] = [*others[theirs]]

@@ -20,10 +20,14 @@ def _begun(_: None, given: Mapping[str, Any]) -> None:
     attach(given["self"], config=given.get("config"))
 
 
-with unless_changed("verl", TESTED):
-    tracking = import_module("verl.utils.tracking")
+def _look(tracking: Any) -> None:
     # The monitor is only for failures of attach itself, which are told in the log.
     after(tracking.Tracking, "__init__", ("default_backend", "config"), _begun, Monitor(catalog=False))
+
+
+with unless_changed("verl", TESTED):
+    _look(import_module("verl.utils.tracking"))
+    when_imported("rllm.utils.tracking", _look)  # rLLM's own, with verl as its backend
     for name in TRAINERS:
         when_imported(name, lambda _: CHECKPOINTS.look(TESTED))
 look()

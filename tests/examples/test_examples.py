@@ -16,6 +16,7 @@ EXPECTED = {
     "cleanrl_ppo.py --clip-coef 1000 --learning-rate 0.02 --total-timesteps 12800": "POL005 text_only",
     "distributed.py": "9728 model tokens of 2 ranks in the last 8 steps, 5120 after the tool",
     "own_loop.py": "highest severity: none",
+    "own_loop.py --ewma 0.9": "mismatch post_tool",
 }
 """What a person reads in the end."""
 

@@ -258,6 +258,7 @@ TRAINING = (
     # Preference pairs.
     Metric("chosen_reward", "reward", "mean (implicit) reward of the chosen answers", "lower", matters=0.02),
     Metric("rejected_reward", "reward", "mean (implicit) reward of the rejected answers", "neither", matters=0.02),
+    Metric("pair_loss", "nat", "the part of the loss that is of the pair alone; ln 2 where both are alike", "higher"),
     Metric("reward_margin", "reward", "mean of chosen less rejected reward", "lower", matters=0.02),
     Metric(
         "preference_accuracy",

@@ -83,7 +83,7 @@ def test_turns_of_verls_own_agent_loop_are_sliced_by_what_the_tool_has_said():
     mask = batch.batch["response_mask"]
     assert batch.non_tensor_batch["__num_turns__"].tolist() == [2, 4, 2, 6] * 2
     old = batch.batch["rollout_log_probs"] + 0.01
-    batch.batch |= {"old_log_probs": old * mask, "ref_log_prob": old, "token_level_rewards": mask * 0.0}
+    batch.batch.update({"old_log_probs": old * mask, "ref_log_prob": old, "token_level_rewards": mask * 0.0})
     batch.batch["token_level_scores"] = batch.batch["token_level_rewards"]
     batch.non_tensor_batch["uid"] = np.array([str(row // 4) for row in range(ROWS)], dtype=object)
     tracking = Tracking("agent", "run", ["console"], config=CONFIG)

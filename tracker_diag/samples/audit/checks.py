@@ -32,8 +32,8 @@ WRONG_PAID = 0.5
 CLAIMED = 0.2
 """Of wrong answers: how many may claim success."""
 TOLD_APART = 0.6
-"""Of pairs of answers to one prompt, with lengths balanced: in how many the better one must have more reward. A coin has
-half of them; reward models that are in use have about 0.7 to 0.95."""
+"""Of pairs of answers to one prompt, with lengths balanced: in how many the better one must have more reward. A coin
+has half of them; reward models that are in use have about 0.7 to 0.95."""
 REPEATED = 0.2
 """Of all responses: how many may repeat themselves, as REW012 has it."""
 SHOWN = 8
@@ -231,9 +231,9 @@ def dead_parts(scored: Scored) -> list[AuditFinding] | str:
 
 
 CHECKS: Mapping[str, Callable[[Scored], list[AuditFinding] | str]] = {
-    "labels": follows_labels, "pairs": told_apart, "length": length_paid, "tool calls": calls_paid, "repetition": repetition,
-    "refusal": refusal, "format": format_paid, "claims of success": pseudo_success, "judge": judge_style,
-    "dead components": dead_parts,
+    "labels": follows_labels, "pairs": told_apart, "length": length_paid, "tool calls": calls_paid,
+    "repetition": repetition, "refusal": refusal, "format": format_paid, "claims of success": pseudo_success,
+    "judge": judge_style, "dead components": dead_parts,
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ HALVES = ("chosen", "rejected")
 def answers(records: Sequence[Record]) -> Iterator[Record]:
     """The records, of which each with `chosen` and `rejected` becomes two answers to one prompt.
 
-    Their scores, `chosen_score` and `rejected_score`, are the reward that is judged, and `success` says which is chosen.
+    Their scores, `chosen_score` and `rejected_score`, are the reward that is judged; `success` says which is chosen.
     """
     for number, record in enumerate(records):
         if not all(record.get(half) is not None for half in HALVES):
@@ -60,7 +60,7 @@ def pairwise(samples: Samples, label: Float64Array, blocks: IntArray) -> dict[st
         "longer": (share, longer > 0),
         "shorter": (share, longer < 0),
     }
-    shares = {name: estimate(of, rows, of_pair, (0.0, 1.0)) for name, (of, rows) in asked.items()}
+    shares = {name: estimate(statistic, rows, of_pair, (0.0, 1.0)) for name, (statistic, rows) in asked.items()}
     return {name: known for name, known in shares.items() if known is not None and known.n >= FEWEST}
 
 

@@ -12,6 +12,7 @@ from tracker_diag.samples.traces.gather import Gather
 from tracker_diag.samples.traces.mlflow import is_mlflow, trace_of_mlflow
 from tracker_diag.samples.traces.otel import is_otlp, is_printed, span_of_printed, spans_of_otlp
 from tracker_diag.samples.traces.trace import Trace, Traces, without_texts
+from tracker_diag.samples.traces.verifiers import as_chat
 from tracker_diag.samples.traces.weave import WeaveCalls
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import Progress
@@ -27,7 +28,7 @@ def collect(source: str, progress: Progress | None = None, *, texts: bool = True
 
     Args:
         source: a file of JSON objects, one a line, in a list or indented: OTLP's JSON, spans as the SDK prints them,
-            calls of W&B Weave, traces of MLflow or Trackio, messages of OpenAI or Anthropic. Or
+            calls of W&B Weave, traces of MLflow, Trackio or verifiers, messages of OpenAI or Anthropic. Or
             `mlflow:<run id, or name or id of an experiment>[@tracking uri]`, `trackio:<project>[/<run>]`.
         texts: whether to keep what was said; else only the last answer.
 
@@ -59,7 +60,8 @@ def _traces(given: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> Iterato
     """The traces that objects with their places hold, each read as what it is; spans wait for those of their trace."""
     gather = Gather(odd)
     weave = WeaveCalls()
-    for place, document in given:
+    for place, written in given:
+        document = as_chat(written)
         if is_otlp(document):
             for span in spans_of_otlp(document):
                 gather.put_span(span)

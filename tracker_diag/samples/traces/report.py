@@ -21,6 +21,7 @@ from tracker_diag.trackers.finished import FinishedRun, Progress
 TOLD = (
     "tool_calls", "tool_failure_rate", "malformed_call_rate", "repeated_call_share", "turns", "response_length",
     "truncated_share", "void_turn_rate", "refusal_rate", "repeat_ratio", "claimed_success", "success_rate", "reward",
+    "recovery_rate", "tokens_per_success",
 )  # fmt: skip
 """Aggregates over all traces that are told beside the tools."""
 
