@@ -1,6 +1,6 @@
 """Takes the README's pictures, of a real demo run in a terminal and from real servers: `make screenshots`.
 
-With names of pictures, such as `report`, it takes these alone; `report` needs no demo and takes `compare` too.
+With names of pictures, such as `report`, it takes these alone; `report` needs no demo and takes all pages of ours.
 
 Needs Chromium and tmux; the demo is run anew, into demo-out. MLflow shows the demo's own store and W&B's
 terminal UI its offline run, as W&B's web page comes from no server that could be started here; for Trackio and
@@ -34,9 +34,14 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from tracker_diag import Monitor, diagnose, wrap
+from tracker_diag.report.fleet import Fleet, render_fleet
 from tracker_diag.report.html import render_html
+from tracker_diag.rules.loader import chosen
+from tracker_diag.rules.logged import is_ours
 from tracker_diag.runs.compare import compare
 from tracker_diag.runs.compare_page import page
+from tracker_diag.runs.page import run_page
+from tracker_diag.runs.watch import Watch
 from tracker_diag.testing import example_batch
 from tracker_diag.trackers.files.read import read_metrics
 from tracker_diag.trackers.finished import FinishedRun
@@ -67,7 +72,7 @@ def main(*names: str) -> None:
 
 
 def _pages(folder: Path) -> None:
-    """The report of a run whose tail grows after tool calls, and three runs compared."""
+    """A run whose tail grows after tool calls, a healthy one, three runs compared, and 24 in a table."""
     monitor = Monitor()
     for step in range(160):
         monitor.observe(**example_batch(step))
@@ -79,15 +84,35 @@ def _pages(folder: Path) -> None:
         settings = {"learning_rate": rate, "tool_schema": f"v{1 + (grow == 1)}"}
         runs.append(diagnose(FinishedRun(f"runs/{name}.jsonl", rows, settings, {}, ())))
     (folder / "compare.html").write_text(page(compare(*runs)))
-    for name in ("report", "compare"):
+    (folder / "healthy.html").write_text(run_page(runs[0]))
+    (folder / "fleet.html").write_text(render_fleet(_fleet(folder), 15))
+    for name in ("report", "healthy", "compare", "fleet"):
         for width in (1440, 390):
             with _page(f"{name}-{width}.png", 900, width) as browser:
                 browser.goto((folder / f"{name}.html").as_uri())
+    with _page("wandb-card.png", 560, 720) as browser:  # a panel of usual size
+        browser.goto((folder / "report.html").as_uri())
 
 
-def _row(step: int, grow: float, *, slices: bool = False) -> dict[str, float]:
+def _fleet(folder: Path) -> Fleet:
+    """24 runs: the tail of three grows, the reward of two falls, one has a NaN."""
+    runs = folder / "grpo-tools"
+    runs.mkdir()
+    for seed in range(24):
+        rows = [{"step": step, **_row(step, seed in (3, 9, 17), seed=seed, slices=True)} for step in range(160)]
+        for row in rows[70:] if seed in (5, 12) else ():
+            row["reward"] -= 0.01 * (row["step"] - 70)
+        for row in rows[61:] if seed == 14 else ():
+            row["loss"] = math.nan
+        (runs / f"seed{seed}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    watch = Watch(str(runs), folder / "state", project=True, rules=chosen(None), receivers={})
+    watch.check()
+    return watch.fleet
+
+
+def _row(step: int, grow: float, *, seed: int = 0, slices: bool = False) -> dict[str, float]:
     """What a trainer logs, and with `slices` the tail of both; the larger `grow`, the more is lost after step 80."""
-    rng = np.random.default_rng([step, int(10 * grow)])
+    rng = np.random.default_rng([step, int(10 * grow), seed])
     level = 0.2 + 0.45 * min(step / 100, 1) - grow * max(0, step - 90) * 0.007
     row = {"reward": level + 0.02 * rng.normal(), "loss": 0.3 - 0.001 * step + 0.01 * rng.normal()}
     row |= {"entropy": 1.6 - 0.003 * step + 0.02 * rng.normal(), "grad_norm": 1 + 0.1 * rng.normal()}
@@ -121,16 +146,14 @@ def _mlflow() -> None:
     command = ("-m", "mlflow", "server", "--backend-store-uri", store, "--workers", "1", "--port", "PORT")
     with closing(sqlite3.connect(DEMO / "mlflow.db")) as rows:
         ((experiment, run),) = rows.execute("SELECT experiment_id, run_uuid FROM runs").fetchall()
-    with _serve(*command) as address, _page("mlflow.png", 1180) as page:
+    with _serve(*command) as address, _page("mlflow.png", 900, 1440) as page:
         page.goto(f"{address}/#/experiments/{experiment}/runs/{run}")
-        page.get_by_text("Show more").click(timeout=60_000)
-        page.locator("img[src*='timeline']").wait_for(timeout=60_000)
+        page.locator("img[src*='decision']").wait_for(state="attached", timeout=60_000)
         for name in CLUTTER:
             button = page.locator(f'[data-component-id="{name}"]')
             if button.count():
                 button.first.click()
         page.get_by_label("Toggle sidebar").click()
-        page.get_by_text("Description", exact=True).first.scroll_into_view_if_needed()
         page.add_style_tag(
             content="*:not([class*=checkbox]) { font-family: 'DejaVu Sans', sans-serif !important }"
         )  # no digits as emoji
@@ -219,10 +242,9 @@ def _tensorboard(logs: str) -> None:
     _replay(run.diag.observe, log)
     run.close()
     command = ("-m", "tensorboard.main", "--logdir", Path(logs).name, "--port", "PORT")  # the page shows it
-    with _serve(*command, cwd=Path(logs).parent) as address, _page("tensorboard.png", 860) as page:
-        page.goto(f"{address}/#custom_scalars")
-        page.get_by_text("p95 of |log-ratio| by slice").first.wait_for(timeout=60_000)
-        page.get_by_text("Ignore outliers in chart scaling").click()
+    with _serve(*command, cwd=Path(logs).parent) as address, _page("tensorboard.png", 900, 1440) as page:
+        page.goto(f"{address}/?tagFilter=%5Ediag/(decision%7Cpolicy/p95)%24#timeseries")
+        page.locator("image-card img").first.wait_for(timeout=60_000)
 
 
 @contextmanager
@@ -242,7 +264,7 @@ def _replay(observe: Callable[..., None], log: Callable[[dict[str, float], int],
     own = read_metrics(DEMO / "metrics.jsonl")
     for step, tensors in read_tokens(DEMO / "tokens.parquet"):
         observe(**tensors)
-        log(dict(own[step]), step)
+        log({key: value for key, value in own[step].items() if not is_ours(key)}, step)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracker_diag.metrics.reasons import no_series
 from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
-from tracker_diag.report.tables import TIMELINE
+from tracker_diag.report.tables import DECISION
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.cases import RuleCase, check_rule, load_cases, series
 from tracker_diag.rules.findings import Finding
@@ -169,7 +169,7 @@ def _raised(what: str, call: Callable[[], object]) -> list[str]:
 def _time_line() -> Drawing:
     """The picture that comes with an alert."""
     curves = {"policy/post_tool/p95": {0: 0.1, 10: 0.4}}
-    return Drawing(TIMELINE, Summary("x", 11, 0, 10, (_finding(),), {}, (), curves=curves))
+    return Drawing(DECISION, Summary("x", 11, 0, 10, (_finding(),), {}, (), curves=curves))
 
 
 def _finding() -> Finding:

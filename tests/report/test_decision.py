@@ -32,9 +32,9 @@ def test_it_says_what_to_do_how_far_at_what_cost_where_to_resume_and_what_next()
     far, harm, resume, todo = decision.tiles
     assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool calls, 0.087 → 4.15 nat")
     assert far.note == "step 159, before any tool call: 1×"
-    assert (harm.value, harm.what) == ("−46 %", "reward, mean 0.648 → 0.35")
+    assert (harm.value, harm.what) == ("−46 %", "reward, mean 0.648 at step 111 → 0.35 at 159")
     assert harm.note == "since step 125; 74 steps, 3.2 h since it began"
-    assert resume.value == "step 81"
+    assert resume.value == "Step 81"
     assert resume.note == "step 111: best level, but 4× already"
     assert todo.what == GROWS.rule.remedy[0]
 
@@ -75,8 +75,8 @@ def test_a_sharp_onset_is_no_estimate():
 def test_a_calm_run_continues_with_its_level():
     level = Reading("", "reward", False, 0.6, 0.65, at=111)
     decision = decide(summary(best=(level,)))
-    assert str(decision) == "Continue. No rule fired at warn or above in 160 rows"
-    assert (decision.tiles[0].value, decision.tiles[0].what) == ("0.6", "reward, mean of the last steps")
+    assert str(decision) == "Continue. Nothing is wrong in 160 rows, as far as the rules could see"
+    assert (decision.tiles[0].value, decision.tiles[0].what) == ("0.6", "reward, its last level")
 
 
 def test_a_factor_has_two_digits():

@@ -59,7 +59,7 @@ def test_80_columns_hold_what_matters():
 
 
 def test_columns_without_a_word_are_left_out():
-    _, names, _ = shown(Fleet("x", AT, (FleetRow("fine", "ok", "running", 500),)), 80)
+    _, names, _ = shown(Fleet("x", AT, (FleetRow("ill", "warn", "running", 500),)), 80)
     assert names.split() == ["state", "run", "activity", "step"]
 
 
@@ -69,17 +69,31 @@ def test_no_line_is_longer_than_the_terminal_and_no_name_breaks_one(width):
     lines = shown(Fleet("x", AT, tuple(rows)), width)
     assert all(cell_len(line) <= width for line in lines)
     assert "\x1b" not in "".join(lines)
-    if width >= 80:
-        table = [line for line in lines if line.startswith(("error", "warn", "unknown", "ok "))]
-        assert len(table) == len(rows)
+    if width >= 40:
+        assert sum(line.startswith(("error", "warn")) for line in lines) == 3
+        assert sum(line.startswith(("ok: ", "unknown: ")) for line in lines) == 2
 
 
 def test_many_runs_end_with_how_many_more():
-    fleet = Fleet("x", AT, (BROKEN, *(FleetRow(str(i), "ok", "running", 5) for i in range(199))))
-    lines = shown(fleet, 80, 10)
+    ill = (FleetRow(str(i), "warn", "running", 5, "OUT001", "OUT001: x", 3) for i in range(199))
+    lines = shown(Fleet("x", AT, (BROKEN, *ill)), 80, 10)
     assert len(lines) == 13
     assert lines[-1] == "and 190 more"
     assert "run-7" in lines[2]
+
+
+def test_runs_with_one_note_share_a_line_and_runs_that_are_well_too():
+    rows = [FleetRow(f"seed{i}", "ok", "running", 5, note="silent" if i else "") for i in range(9)]
+    _, well, note = shown(Fleet("x", AT, tuple(rows)), 100)
+    assert well == "ok: 9 runs: " + ", ".join(f"seed{i}" for i in range(9))
+    assert note == "8 runs: silent"
+
+
+def test_the_headline_says_how_many_to_stop_and_why():
+    stop = {"first_break": "OUT001: Reward fell, over", "decision": "Stop; resume from step 3"}
+    rows = (*(FleetRow(f"seed{i}", "warn", "running", 5, "OUT001", **stop) for i in range(2)), ROWS[0])
+    assert Fleet("x", AT, rows).headline == ("Stop 2 of 3 runs", "2 × Reward fell")
+    assert Fleet("x", AT, ROWS[:1]).headline == ("No run is to be stopped", "")
 
 
 def test_the_note_on_the_tracker_is_on_top():

@@ -71,7 +71,7 @@ class Mlflow(Adapter):
         paths = {artifact.path for artifact in self.client.list_artifacts(self.ids[name], "diag")}
         listed = json.loads(self.client.get_run(self.ids[name]).data.tags.get("mlflow.loggedArtifacts", "[]"))
         assert {table["path"] for table in listed} <= paths
-        return {table["path"].removesuffix(".json") for table in listed}, "diag/timeline.png" in paths
+        return {table["path"].removesuffix(".json") for table in listed}, "diag/decision.png" in paths
 
     def check(self, run):
         run_id = run.info.run_id
@@ -87,11 +87,11 @@ class Mlflow(Adapter):
         assert {"text_only", "post_tool", "all", "turn:1"} <= set(table["slice"])
         tags = self.client.get_run(run_id).data.tags
         assert (tags["diag.alert.state"], tags["diag.alert.rules"]) == ("warn", "POL001")
-        assert tags["diag.first_break"].startswith("POL001 on post_tool at step ")
+        assert tags["diag.first_break"].startswith("POL001 post_tool, step ")
         note = tags["mlflow.note.content"]
         assert note.startswith("What I tried.")
         assert "**Watch. Token probabilities diverge after tool calls, 18× the usual level, since " in note
-        assert "get-artifact?path=diag/timeline.png" in note
+        assert "get-artifact?path=diag/decision.png" in note
 
 
 def history(records):
@@ -129,7 +129,7 @@ class Wandb(Adapter):
     def shown(self, name):
         values = summary(self.runs.records(name)).items()
         kinds = {key: value.get("_type") for key, value in values if isinstance(value, dict)}
-        return {key for key, kind in kinds.items() if kind == "table-file"}, kinds.get("diag/timeline") == "image-file"
+        return {key for key, kind in kinds.items() if kind == "table-file"}, kinds.get("diag/decision") == "html-file"
 
     def check(self, run):
         records = self.runs.records("run")
@@ -160,7 +160,7 @@ class Trackio(Adapter):
         cells = [(key, cell) for _, row in self.runs.rows(name) for key, cell in row.items() if isinstance(cell, dict)]
         kinds = {key: cell["_type"] for key, cell in cells}
         return {key for key, kind in kinds.items() if kind == "trackio.table"}, kinds[
-            "diag/timeline"
+            "diag/decision"
         ] == "trackio.image"
 
     def check(self, run):
@@ -203,13 +203,15 @@ class TensorBoard(Adapter):
 
     def shown(self, name):
         tags = self.events(self.folder / name / "diag").Tags()
-        return set(tags["tensors"]), "diag/timeline" in tags["images"]
+        return set(tags["tensors"]) - {"diag/decision"}, "diag/decision" in tags["images"]
 
     def check(self, run):
         events = self.events(self.folder / "run" / "diag")
-        assert all(image.encoded_image_string.startswith(b"\x89PNG") for image in events.Images("diag/timeline"))
+        assert all(image.encoded_image_string.startswith(b"\x89PNG") for image in events.Images("diag/decision"))
         last = events.Histograms("diag/policy/post_tool/hist")[-1].histogram_value
         assert last.num == sum(last.bucket) == 8 * 32 * 12
+        (first, *_), *_ = [event.tensor_proto.string_val for event in events.Tensors("diag/decision")]
+        assert first.startswith(b"**Watch. Token probabilities diverge after tool calls, ")
         texts = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("diag/findings")]
         assert any("#### POL001 tool" in text and "Read ten of the tool results" in text for text in texts)
         for name in ("text_only", "post_tool"):  # both in one chart

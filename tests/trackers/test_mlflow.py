@@ -39,16 +39,16 @@ def test_the_alert_stands_in_the_tags_while_the_run_goes_on(rng, make_batch, mlf
         mlflow.log_metrics({"loss": math.nan}, 0)
         mlflow.log_metrics({"loss": 0.1}, 1)
         tags, until = {}, time.monotonic() + 60
-        while not ("NUM004" in tags.get(NOTE_TAG, "") and "diag.alert.state" in tags) and time.monotonic() < until:
+        while not ("NaN" in tags.get(NOTE_TAG, "") and "diag.alert.state" in tags) and time.monotonic() < until:
             time.sleep(0.1)  # whoever reads without a pause keeps SQLite from taking what is written
             tags = mlflow.MlflowClient().get_run(active.info.run_id).data.tags
         assert tags["diag.alert.state"] == "error"
-        assert "ERROR at step 0: NUM004 all: NaN or infinity" in tags[NOTE_TAG]
-        assert "Continue? No. NaN or infinity since step 0; no earlier step is known to be good" in tags[NOTE_TAG]
-        assert "get-artifact?path=diag/timeline.png" in tags[NOTE_TAG]
+        assert "**Stop. NaN or infinity, since step 0.** [Report]" in tags[NOTE_TAG]
+        assert "no step before it is known to be good" in tags[NOTE_TAG]
+        assert "get-artifact?path=diag/decision.png" in tags[NOTE_TAG]
         while not drawn(mlflow, active.info.run_id) and time.monotonic() < until:
             time.sleep(0.1)
-        assert drawn(mlflow, active.info.run_id) == ["diag/timeline.png"]  # and not at the end alone
+        assert drawn(mlflow, active.info.run_id) == ["diag/decision.png"]  # and not at the end alone
         run.diag.close()
 
 
@@ -130,7 +130,7 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
     assert len(slices) == len(slices[["pair", "slice"]].drop_duplicates())
     assert len(files) > len(set(files))
     tags = client.get_run(run_id).data.tags
-    assert tags["diag.first_break"] == "NUM004 on all at step 1"
+    assert tags["diag.first_break"] == "NUM004 all, step 1"
     assert tags[NOTE_TAG].startswith("What I tried.")
     assert tags[NOTE_TAG].count("**Stop. NaN or infinity, since step 1.**") == 1
     tables = [table["path"] for table in json.loads(tags[TABLES_TAG])]
@@ -142,7 +142,7 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
         "diag/reference",
         "diag/report.html",
         "diag/slices.json",
-        "diag/timeline.png",
+        "diag/decision.png",
     }
 
 
@@ -174,7 +174,7 @@ def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, m
     points = client.get_metric_history(run_id, "diag/policy/text_only/p95")
     assert [point.step for point in points] == [0, 1, 2]
     tags = client.get_run(run_id).data.tags
-    assert tags["diag.first_break"] == "NUM004 on all at step 0"
+    assert tags["diag.first_break"] == "NUM004 all, step 0"
     assert "NUM004" in tags[NOTE_TAG]
     assert client.list_artifacts(run_id) == []
 
@@ -217,7 +217,7 @@ print(run.info.run_id)
     left = {Path(artifact.path).name for artifact in client.list_artifacts(run_id, "diag")}
     assert left >= {"findings.json", "report.html", "context.json", "postmortem"}  # it ends on NaN
     assert len(left) == 8
-    assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 on all at step 2"
+    assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 all, step 2"
     assert client.get_run(run_id).info.status == "FINISHED"
     assert "cannot schedule" not in done.stderr
 

@@ -46,7 +46,7 @@ def test_mlflow(watched, mlflow_store, start_mlflow_server, page, see):
     experiment = active.info.experiment_id
 
     page.goto(address + view_path(experiment))
-    for title in ("Reward, evaluation, KL", "p95 of |log-ratio| by slice"):
+    for title in ("Reward, evaluation, KL", "Tails", "post_tool, text_only: p95, policy"):
         see(title)
     for pair in ("policy", "reference"):
         for name in SLICES:
@@ -56,7 +56,7 @@ def test_mlflow(watched, mlflow_store, start_mlflow_server, page, see):
     for text in ("Token probabilities diverge after tool calls, 12× the usual level, since about step",
                  "Read ten of the tool results", "diag.alert.state"):  # fmt: skip
         see(text)
-    picture = page.locator("img[src*='timeline.png']")
+    picture = page.locator("img[src*='decision.png']")
     picture.wait_for(timeout=60_000)
     assert picture.evaluate("shown => shown.naturalWidth") == 760
     with page.expect_popup() as charts:

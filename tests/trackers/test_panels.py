@@ -7,6 +7,7 @@ import re
 import runpy
 import zlib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
@@ -14,10 +15,11 @@ from typer.testing import CliRunner
 from tracker_diag import DiagError, wrap
 from tracker_diag.cli.export import export_app
 from tracker_diag.metrics.series import CONTEXT
+from tracker_diag.metrics.statistics import Section
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.mlflow.view import VIEW_TAG, chart_view, keys_in
-from tracker_diag.trackers.panels import NAME, OUTCOME, PLOTS, RULES, in_order, outcome_keys
+from tracker_diag.trackers.panels import NAME, OUTCOME, RULES, in_order, outcome_keys
 from tracker_diag.trackers.wandb.view import save_report, workspace
 
 STUB = runpy.run_path(str(Path(__file__).parent / "wandb_stub.py"))
@@ -52,7 +54,7 @@ def test_the_view_of_wandb_shows_both_slices_of_each_pair_over_our_own_step():
     found = sections(json.loads(model.model_dump_json(by_alias=True, exclude_none=True))["spec"])
     assert list(found) == SECTIONS
     picture, outcomes = found.pop("Verdict")
-    assert picture["mediaKeys"] == ["diag/timeline"]
+    assert picture["mediaKeys"] == ["diag/decision"]
     assert re.search(outcomes["metricRegex"], "train/reward")
     assert not re.search(outcomes["metricRegex"], "diag/policy/text_only/p95")
     plots = [plot for panels in found.values() for plot in panels]
@@ -201,11 +203,11 @@ def test_the_view_of_mlflow_is_what_the_run_made_and_can_be_made_anew(rng, make_
     assert tags["mlflow.sharedViewState.mine"] == "{}"
     assert len(by_the_run) < 20_000  # MLflow takes no more
     lines = line_charts(by_the_run)
-    assert [*lines] == [OUTCOME, *(plot.title for plot in PLOTS), RULES]
+    assert [*lines] == [OUTCOME, *get_args(Section), RULES]
     assert (lines[OUTCOME], lines[RULES]) == ([["reward"]], [["diag/rule/NUM004"]])
-    assert lines["p95 of |log-ratio| by slice"] == [
-        [f"diag/{pair}/{name}/p95" for name in CONTEXT] for pair in ("policy", "reference")
-    ]
+    assert lines["Tails"][:2] == [[f"diag/{pair}/{name}/p95" for name in CONTEXT] for pair in ("policy", "reference")]
+    titles = [chart["displayName"] for chart in charts(by_the_run)["compareRunCharts"]]
+    assert titles[:2] == ["reward", "post_tool, text_only: p95, policy"]
 
 
 @pytest.mark.parametrize(

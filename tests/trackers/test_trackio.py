@@ -33,7 +33,7 @@ def test_the_time_line_of_an_alert_comes_with_the_next_step(trackio_runs):
     run.log({"loss": 0.1}, step=1)
     run.finish()
     assert run.diag.health["tracker_errors"] == 0
-    assert [step for step, row in trackio_runs.rows() if "diag/timeline" in row] == [0, 1]  # and at the end
+    assert [step for step, row in trackio_runs.rows() if "diag/decision" in row] == [0, 1]  # and at the end
 
 
 def test_a_resumed_run_goes_on_where_it_was(rng, make_batch, trackio_runs):

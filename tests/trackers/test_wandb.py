@@ -31,9 +31,9 @@ def test_the_time_line_is_there_from_the_alert_on(wandb_offline):
     run = wrap(wandb_offline.start())
     run.log({"loss": math.nan}, step=0)
     until = time.monotonic() + 60
-    while "diag/timeline" not in run.summary.keys() and time.monotonic() < until:  # noqa: SIM118  # no dictionary
+    while "diag/decision" not in run.summary.keys() and time.monotonic() < until:  # noqa: SIM118  # no dictionary
         time.sleep(0.05)
-    assert run.summary["diag/timeline"]["width"] == 760
+    assert run.summary["diag/decision"]["_type"] == "html-file"
     run.finish()
 
 

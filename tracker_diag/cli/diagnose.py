@@ -1,14 +1,15 @@
 """`tracker-diag diagnose`: the verdict on the metrics that a run logged."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, cast, get_args
 
 import typer
-from rich.console import Console, RenderableType
-from rich.progress import Progress
+from rich.console import RenderableType
 from rich.text import Text
 
+from tracker_diag.cli.bar import bar
 from tracker_diag.cli.options import (
     SOURCE,
     AsJson,
@@ -29,7 +30,7 @@ from tracker_diag.report.terminal import blindness, headline
 from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.page import about_keys, on_screen, run_page
-from tracker_diag.trackers.finished import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun, Progress
 
 
 def diagnose(
@@ -62,11 +63,13 @@ def diagnose(
         run = read_with_bar(source)
         if algorithm is not None and algorithm not in get_args(Algorithm):
             raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
-        result = judge(
-            run, rules=which, catalog=False, framework=framework, algorithm=cast("Algorithm | None", algorithm),
-            evaluation=evaluation, since=since, acknowledged=_reasons(acknowledge or ()),
-            expected_runs_between_false_alarms=false_alarm_in,
-        )  # fmt: skip
+        with shown("judging") as progress:
+            result = judge(
+                run, rules=which, catalog=False, framework=framework, algorithm=cast("Algorithm | None", algorithm),
+                evaluation=evaluation, since=since,
+                acknowledged=_reasons(acknowledge or ()), expected_runs_between_false_alarms=false_alarm_in,
+                progress=progress,
+            )  # fmt: skip
     if not result.series and not result.summary.findings:
         keys = ", ".join(result.keys.unmapped[:5]) or "none"
         refuse(f"{source}: none of its metrics is known here (it has {keys}); name its framework with --framework")
@@ -91,10 +94,16 @@ def read_with_bar(source: str) -> FinishedRun:
     """The run `source`, as `read_run` reads it, with a bar in a terminal while it takes long."""
     from tracker_diag.trackers.open import read_run
 
-    screen = Console(stderr=True)
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        task = bar.add_task("reading", total=1.0)
-        return read_run(source, lambda share: bar.update(task, completed=share))
+    with shown("reading") as progress:
+        return read_run(source, progress)
+
+
+@contextmanager
+def shown(what: str) -> Iterator[Progress]:
+    """A bar of what is underway; it is given the share that is done."""
+    with bar() as it:
+        task = it.add_task(what, total=100.0, unit="%")
+        yield lambda share: it.update(task, completed=100 * share)
 
 
 def exit_on(summary: Summary, fail_on: FailOn | None) -> None:

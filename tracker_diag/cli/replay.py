@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tracker_diag.cli.bar import bar
 from tracker_diag.cli.diagnose import exit_on, print_verdict
 from tracker_diag.cli.options import AsJson, Blind, FailOnOption, Html, Quiet, Which
 from tracker_diag.cli.refuse import refusing, save
@@ -80,7 +79,7 @@ def replay(
                 typer.echo("\n".join(log.explained()))
             return
         trackers = [run_called(log_to, tokens)] if log_to else []
-        with _bar() as progress:
+        with _rows() as progress:
             totals = WhatIf()
             summary = replay_log(
                 tokens, metrics, rules=chosen(rules), catalog=False, columns=renamed, since=since, skip_bad=skip_bad,
@@ -117,20 +116,12 @@ def _renamed(columns: str) -> dict[str, str]:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[int], Callable[[int], object]]]:
-    """A bar with millions of rows, rate and time left; nothing outside a terminal."""
-    screen = Console(stderr=True)
-    fields = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("M rows"),
-        TaskProgressColumn(show_speed=True),
-        TimeRemainingColumn(),
-    )
-    with Progress(*fields, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+def _rows() -> Iterator[Callable[[int], Callable[[int], object]]]:
+    """A bar of millions of rows."""
+    with bar() as rows:
 
-        def begun(rows: int) -> Callable[[int], object]:
-            task = bar.add_task("rows", total=round(rows / 1e6, 1))
-            return lambda more: bar.advance(task, round(more / 1e6, 1))
+        def begun(n: int) -> Callable[[int], object]:
+            task = rows.add_task("reading", total=n / 1e6, unit="M rows")
+            return lambda more: rows.advance(task, more / 1e6)
 
         yield begun

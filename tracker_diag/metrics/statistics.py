@@ -51,14 +51,6 @@ GRADIENT = Samples(lambda of: of.gradient_tokens, Why.FEW_ADVANTAGES)
 AGAINST_REFERENCE = Samples(_since_reference, Why.NO_REFERENCE)
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A plot of one statistic, a line for each slice of `context`."""
-
-    section: Section
-    title: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Statistic(Metric):
     """One statistic of a slice; `of` gives its value."""
@@ -71,7 +63,8 @@ class Statistic(Metric):
     """Standard deviation of the logarithm of the value through the sampling of sequences."""
     logged: tuple[str, ...] = ()
     """Slices for which it goes to the tracker: with all three pairs at most 60 keys a step."""
-    chart: Chart | None = None
+    chart: Section | None = None
+    """Where trackers plot it, a line for each slice of `context`."""
     in_page: bool = False
     """Whether a page has room for it; the tracker's own table has all."""
     of_reference: bool = True
@@ -140,11 +133,11 @@ _TABLE = (
     ),
     _quantile(
         "p50", 0.5, "median of the absolute per-token log-ratio |r|",
-        logged=CONTEXT, chart=Chart("Shape", "median of |log-ratio| by slice"),
+        logged=CONTEXT, chart="Shape",
     ),
     _quantile(
         "p95", 0.95, "95th percentile of |r|: the tail; within 0.4 % of the order statistic",
-        logged=(*CONTEXT, ALL), chart=Chart("Tails", "p95 of |log-ratio| by slice"),
+        logged=(*CONTEXT, ALL), chart="Tails",
     ),
     _quantile(
         "p95_step", 0.95, "p95 of this step's tokens alone, or of as many last steps' as it needs: what detectors read",
@@ -157,7 +150,7 @@ _TABLE = (
     ),
     _quantile(
         "p99", 0.99, "99th percentile of |r|; needs 2,000 tokens",
-        logged=CONTEXT, chart=Chart("Tails", "p99 of |log-ratio| by slice"),
+        logged=CONTEXT, chart="Tails",
     ),
     Statistic(
         name="largest", unit="nat", worse="higher", scale="log", needs=1, value=lambda of: of.largest,
@@ -166,13 +159,13 @@ _TABLE = (
     Statistic(
         name="ess", unit="share", worse="lower", logged=CONTEXT, in_page=True, value=lambda of: of.weights.ess,
         meaning="effective sample size of the raw token weights exp r, over n; of the reference pair a mere distance",
-        chart=Chart("ESS", "effective sample size of tokens, share of n"),
+        chart="ESS",
     ),
     Statistic(
         name="ess_sequence", unit="share", worse="lower", logged=CONTEXT, in_page=True, of_reference=False,
         meaning="the same for sequences, r summed over a sequence's tokens in the slice",
         samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda of: of.of_sequences.ess,
-        chart=Chart("ESS", "effective sample size of sequences, share of n"),
+        chart="ESS",
     ),
     Statistic(
         name="sequence_dispersion", unit="ratio", worse="higher", scale="log", logged=CONTEXT, of_reference=False,
@@ -202,7 +195,7 @@ _TABLE = (
         name="pareto_k", unit="shape", worse="higher", logged=CONTEXT, in_page=True, of_reference=False,
         meaning="Pareto k̂ of the raw token weights: 0.5 infinite variance, 1 infinite mean",
         value=lambda of: of.pareto_k,
-        chart=Chart("Shape", "Pareto k of the token weights, 0.5 is infinite variance"),
+        chart="Shape",
     ),
     Statistic(
         name="pareto_k_excess", unit="shape", worse="higher", of_reference=False, value=lambda of: of.pareto_k_excess,

@@ -434,11 +434,12 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def explain(self) -> None:
         """Show which tensors and metrics the rules see, and what to log so that more rules can see."""
-        Terminal().print(self._first_look())
+        Terminal().print(self._first_look(whole=True))
 
-    def _first_look(self) -> RenderableType:
+    def _first_look(self, *, whole: bool) -> RenderableType:
+        windows, reach, told_by = self._windows, self.silence.reach, self._intake.told_by
         with self._state.turn:
-            return readout.seen(self.step, self._windows, self.silence.reach, self._intake.told_by, self._judge.engine)
+            return readout.seen(self.step, windows, reach, told_by, self._judge.engine, whole=whole)
 
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""
@@ -546,7 +547,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._out.step(step.step, own, step.unsent(records), verdict.changed, verdict.notices, so_far=self._result)
         self._write_guards(step.step, advice)
         if self._out.tells and self.silence.look(self._progress.steps, bool(observed), self._windows.settled):
-            say(seen := self._first_look())
+            say(seen := self._first_look(whole=False))
             self._out.events(step.step, [plain(seen)], (), ())
 
     def _inputs(self, own: Mapping[str, float]) -> StepInputs:

@@ -179,15 +179,18 @@ def seen(
     reach: Reach,
     told_by: str,
     engine: Engine,
+    *,
+    whole: bool,
 ) -> RenderableType:
-    """What is seen of the run, and what would open the eyes of more rules; `told_by` as in `first_look`."""
+    """What is seen of the run, and what would open the eyes of more rules; `told_by`, `whole` as in `first_look`."""
     why = absent(windows, reach)
     tokens: dict[Pair, Counter[str]] = {pair: _tokens(windows.get(pair)) for pair in PAIRS}
     pairs = [Seen(pair, n["text_only"], n["post_tool"], why.get(pair), n[UNKNOWN]) for pair, n in tokens.items()]
     names = {rule.id: rule.name for rule in engine.rules}
+    against = _against(engine.earlier, windows)
     return first_look(
-        step, pairs, told_by, names, engine.blind(), tools=reach.tools, against=_against(engine.earlier, windows)
-    )
+        step, pairs, told_by, names, engine.blind(), tools=reach.tools, against=against, whole=whole
+    )  # fmt: skip
 
 
 def _against(earlier: Earlier, windows: Iterable[Pair]) -> str:

@@ -70,7 +70,7 @@ def decide(summary: Summary, cost: str = "") -> Decision:
         )
     if advice.action == "watch":
         return Decision("Watch", advice.says.removeprefix("Watch. "), "warn", _calm(summary))
-    return Decision("Continue", f"No rule fired at warn or above in {rows}", "ok", _calm(summary))
+    return Decision("Continue", f"Nothing is wrong in {rows}, as far as the rules could see", "ok", _calm(summary))
 
 
 def broke(first: Finding, now: "Now | None" = None) -> str:
@@ -87,9 +87,13 @@ def where(finding: Finding) -> str:
 
 
 def since(finding: Finding) -> str:
-    """The onset: "step 85", or "about step 85" where it is an estimate that may be off by more than a step."""
-    unsure = UNSURE * ((finding.fired or finding.onset) - finding.onset)
-    return f"{'about ' * (unsure > 1)}step {finding.onset:,}"
+    """The onset: "step 85", or "about step 85" where it is an estimate."""
+    return f"{'about ' * _unsure(finding)}step {finding.onset:,}"
+
+
+def _unsure(finding: Finding) -> bool:
+    """Whether the onset is an estimate that may be off by more than a step."""
+    return UNSURE * ((finding.fired or finding.onset) - finding.onset) > 1
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,8 @@ def marks_of(summary: Summary) -> list[tuple[int, str]]:
     first = summary.first_break
     if first is None:
         return []
-    marks = ((first.onset, "began"), (first.fired, "alert"), (harm_began(summary), "damage"), (first.resolved, "over"))
+    began = f"began{' about' * _unsure(first)}"
+    marks = ((first.onset, began), (first.fired, "alert"), (harm_began(summary), "damage"), (first.resolved, "over"))
     return [(step, label) for step, label in marks if step is not None]
 
 
@@ -207,12 +212,18 @@ def _harm(summary: Summary, cost: str) -> Tile:
     proven = began is not None or outcome.holds is True
     lost = (outcome.value - outcome.baseline) / abs(outcome.baseline) if outcome.baseline else math.nan
     if not proven and not lost < -SMALL:
-        what = f"{outcome.series} {digits(outcome.value)}, {digits(outcome.baseline)} at its best"
-        return Tile("no harm yet", what, since_onset)
+        return Tile("no harm yet", _levels(summary, outcome), since_onset)
     when = "may be noise" if not proven else "" if began is None else f"since step {began:,}"
     value = f"{100 * lost:+.0f} %".replace("-", "\N{MINUS SIGN}") if abs(lost) < 10 else "lost"
-    what = f"{outcome.series}, mean {digits(outcome.baseline)} → {digits(outcome.value)}"
-    return Tile(value, what, "; ".join(filter(None, (when, since_onset))), "error" if proven else "warn")
+    note = "; ".join(filter(None, (when, since_onset)))
+    return Tile(value, _levels(summary, outcome), note, "error" if proven else "warn")
+
+
+def _levels(summary: Summary, outcome: Reading) -> str:
+    """Best and last level of an outcome, each a mean of some rows that end at the step that is named."""
+    best, last = (digits(level or 0.0) for level in (outcome.baseline, outcome.value))
+    end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
+    return f"{outcome.series}, mean {best} at step {outcome.at or 0:,} → {last} at {end:,}"
 
 
 def _resume(summary: Summary, now: Now | None) -> Tile:
@@ -230,12 +241,12 @@ def _resume(summary: Summary, now: Now | None) -> Tile:
         at = max((step for step in points if step <= best), default=None)
         ratio = 0.0 if at is None else points[at] / now.usual
         note = f"step {best:,}: best level, but {times(ratio)} already" if ratio > 1.2 else ""
-    return Tile(f"step {good:,}", "is the last safe one: resume there or earlier", note)
+    return Tile(f"Step {good:,}", "is the last safe one: resume there or earlier", note)
 
 
 def _next(first: Finding) -> Tile:
     text = first.rule.remedy[0] if first.rule.remedy else "See the evidence below."
-    return Tile("Do first", text)
+    return Tile("Do first:", text)
 
 
 def _calm(summary: Summary) -> tuple[Tile, ...]:
@@ -243,12 +254,13 @@ def _calm(summary: Summary) -> tuple[Tile, ...]:
     levels = [
         Tile(
             digits(r.value),
-            f"{r.series}, mean of the last steps",
-            f"{digits(r.baseline)} at its best, up to step {r.at:,}",
+            f"{r.series}, its last level",
+            f"{digits(r.baseline)} at its best, up to step {r.at:,}; each a mean of some rows",
         )
         for r in summary.best
         if r.value is not None and r.baseline is not None and r.at is not None
     ]
     opens = remedies(summary.blind)
-    more = [Tile("To see more", opens[0][0], f"opens {len(opens[0][1])} rules")] if opens else []
-    return (*levels[:2], Tile(f"{len(summary.healthy)} rules", "could see and found nothing", sighted(summary)), *more)
+    more = [Tile("To see more:", opens[0][0], f"opens {len(opens[0][1])} rules")] if opens else []
+    seeing, _, lacking = sighted(summary).partition(" active, ")
+    return (*levels[:2], Tile(f"{seeing} rules", "could see, and found nothing", lacking), *more)

@@ -114,7 +114,7 @@ def timeline_figure(summary: Summary) -> Figure:
     return figure
 
 
-MARKS = {"began": TONES["error"], "damage": TONES["error"]}
+MARKS = dict.fromkeys(("began", "began about", "damage"), TONES["error"])
 """Colours of marks; the others are grey."""
 
 

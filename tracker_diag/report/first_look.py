@@ -1,6 +1,6 @@
 """First look: what the diagnostics see of a run, and what would open their eyes to more."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -44,8 +44,11 @@ def first_look(
     *,
     tools: bool = True,
     against: str = "",
+    whole: bool = True,
 ) -> RenderableType:
     """One line for each pair, one on the slices, one on the rules, and what to give so that more of them see.
+
+    In short it is three lines, and what is odd.
 
     Args:
         told_by: from what it was taken which tokens come after a tool.
@@ -53,29 +56,44 @@ def first_look(
         blind: why rules cannot see, by rule.
         tools: whether there can be any.
         against: which earlier runs the run is held against.
+        whole: all of it, and not in short.
     """
     rows = labelled(0)
-    for pair in pairs:
-        unknown = f", {pair.unknown:,} unknown" if pair.unknown else ""
-        tokens = f"{pair.post_tool:,} tokens after a tool, {pair.text_only:,} before any{unknown}"
-        rows.add_row(pair.pair, tokens if pair.lacks is None else str(pair.lacks))
-    if tools and told_by:
-        rows.add_row("post_tool", told_by)
-    if against:
-        rows.add_row("baseline", against)
+    for label, text in _in_full(pairs, told_by if tools else "", against) if whole else _in_short(pairs):
+        rows.add_row(label, text)
     if any(pair.unknown for pair in pairs):
         rows.add_row("unknown", Text(f"a prompt may end with a tool result or not: {SAY_TURN}", style="yellow"))
     if tools and any(pair.text_only for pair in pairs) and not any(pair.post_tool for pair in pairs):
         missing = "no token comes after a tool here; if the agent calls tools, give model_mask, 0 on what they returned"
         rows.add_row("", Text(missing, style="yellow"))
-    rows.add_row("rules", sight(len(rules), blind))
-    opens = [
-        f"{what}: {', '.join(rules[rule] for rule in ids[:3])}{f' and {len(ids) - 3} more' if len(ids) > 3 else ''}"
-        for what, ids in remedies(_lacking(blind))[:MOST]
-    ]
-    add_rows(rows, "to see more", map(Text, opens))
+    rows.add_row("rules", f"{sight(len(rules), blind)}{'' if whole else '; run.diag.explain() says which'}")
+    if whole:
+        add_rows(rows, "to see more", _opens(rules, _lacking(blind)))
     head = "no step yet" if step is None else f"what is seen at step {step}"
     return Group(Text.assemble(("tracker_diag: ", "dim"), (head, "bold")), rows)
+
+
+def _in_short(pairs: Sequence[Seen]) -> list[tuple[str, str]]:
+    """One line: how many tokens of each pair are after a tool, and how many before any."""
+    seen = [f"{pair.pair} {pair.post_tool:,} + {pair.text_only:,}" for pair in pairs if pair.lacks is None]
+    return [("tokens", f"after a tool + before any: {', '.join(seen)}" if seen else "none")]
+
+
+def _in_full(pairs: Sequence[Seen], told_by: str, against: str) -> list[tuple[str, str]]:
+    """A line for each pair, and what slices and baseline were taken from, where that is known."""
+    lines = []
+    for pair in pairs:
+        unknown = f", {pair.unknown:,} unknown" if pair.unknown else ""
+        tokens = f"{pair.post_tool:,} tokens after a tool, {pair.text_only:,} before any{unknown}"
+        lines.append((pair.pair, tokens if pair.lacks is None else str(pair.lacks)))
+    return lines + [(label, text) for label, text in (("post_tool", told_by), ("baseline", against)) if text]
+
+
+def _opens(rules: Mapping[str, str], lacking: Mapping[str, Sequence[Reason]]) -> Iterator[Text]:
+    """What to give, with the names of the rules that it opens."""
+    for what, ids in remedies(lacking)[:MOST]:
+        more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
+        yield Text(f"{what}: {', '.join(rules[rule] for rule in ids[:3])}{more}")
 
 
 def sight(rules: int, blind: Mapping[str, Sequence[Reason]]) -> str:

@@ -20,6 +20,7 @@ from tracker_diag.rules.triage import Summary
 
 LEVELS = ("error", "warn", "unknown", "ok")
 """States of a run, the worst first. `unknown`: no row was read."""
+LOUD = ("error", "warn")
 COLORS = {**STYLE, "ok": "green", "unknown": "dim"}
 MOST_NOTES = 5
 """Notes below the table."""
@@ -87,6 +88,14 @@ class Fleet:
         return sorted(self.rows, key=lambda row: (LEVELS.index(row.level), not row.active))
 
     @property
+    def headline(self) -> tuple[str, str]:
+        """How many runs to stop, and why, the usual reason first: "Stop 3 of 12 runs", "2 × NaN or infinity"."""
+        stops = [row for row in self.rows if row.decision.startswith("Stop")]
+        why = Counter(row.first_break.partition(": ")[2].removesuffix(", over") or row.first_break for row in stops)
+        head = f"Stop {len(stops)} of {len(self.rows)} runs" if stops else "No run is to be stopped"
+        return head, "; ".join(f"{number} × {title}" for title, number in why.most_common(3))
+
+    @property
     def counts(self) -> str:
         """One line: "12 runs: 1 error, 2 warn, 9 ok"."""
         number = Counter(row.level for row in self.rows)
@@ -102,13 +111,22 @@ def grouped(fleet: Fleet) -> list[tuple[str, str, list[FleetRow]]]:
     """
     by_rule: dict[tuple[str, str], list[FleetRow]] = {}
     for row in fleet.sorted:
-        loud = row.level in ("error", "warn")
+        loud = row.level in LOUD
         by_rule.setdefault((row.rule, "") if loud else ("", row.level), []).append(row)
     groups = []
     for (rule, level), rows in by_rule.items():
         title = f"{rule} {rows[0].first_break.partition(': ')[2].removesuffix(', over')}".strip() if rule else level
         groups.append((title or rows[0].level, rows[0].level, rows))
     return groups
+
+
+def notes_of(rows: Sequence[FleetRow]) -> list[str]:
+    """The notes of `rows`, each once, with the runs that it is about."""
+    runs: dict[str, list[str]] = {}
+    for row in rows:
+        if row.note:
+            runs.setdefault(row.note, []).append(cut(row.run, NAME))
+    return [f"{names[0] if len(names) == 1 else f'{len(names)} runs'}: {note}" for note, names in runs.items()]
 
 
 def in_short(summary: Summary) -> str:
@@ -137,31 +155,43 @@ def spark(curve: Mapping[int, float], *, log: bool = False) -> Small:
 
 
 class FleetTable:
-    """The table for a terminal, with the worst `most` runs. Long names give way where there is no room."""
+    """The table for a terminal, by the rule that broke first; runs of which nothing is to be said share a line.
+
+    Long names give way where there is no room.
+
+    Args:
+        most: runs in the table, the worst ones.
+    """
 
     def __init__(self, fleet: Fleet, most: int | None = None) -> None:
-        self._fleet = fleet
-        self._rows = fleet.sorted[: None if most is None else max(most, 1)]
+        self._fleet, self._most = fleet, most if most is None else max(most, 1)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         fleet = self._fleet
         yield Text.assemble(("tracker_diag: ", "dim"), (fleet.counts, "bold"), (f", at {fleet.at:%H:%M:%S}", "dim"))
         if fleet.note:
             yield Text(" ".join(fleet.note.split()), style="yellow")
-        if self._rows:
-            yield _table(self._rows, roomy=options.max_width >= ROOMY)
-        noted = [row for row in self._rows if row.note]
-        for row in noted[:MOST_NOTES]:
-            yield one_line(f"{cut(row.run, NAME)}: {row.note}", "dim")
-        for hidden, what in ((len(noted) - MOST_NOTES, "more notes"), (len(fleet.rows) - len(self._rows), "more")):
+        groups = grouped(fleet)
+        loud = [row for _, level, rows in groups if level in LOUD for row in rows]
+        if loud:
+            yield _table(loud[: self._most], roomy=options.max_width >= ROOMY)
+        for _, level, rows in groups:
+            if level not in LOUD:
+                names = ", ".join(cut(row.run, NAME) for row in rows)
+                yield one_line(f"{level}: {len(rows)} run{'s' * (len(rows) != 1)}: {names}", COLORS[level])
+        notes = notes_of(fleet.sorted)
+        for note in notes[:MOST_NOTES]:
+            yield one_line(note, "dim")
+        for hidden, what in ((len(notes) - MOST_NOTES, "more notes"), (len(loud) - len(loud[: self._most]), "more")):
             if hidden > 0:
                 yield Text(f"and {hidden} {what}", style="dim")
 
 
 def _table(rows: Sequence[FleetRow], *, roomy: bool) -> Table:
-    """A line for each run; headings under which no run has a word are left out."""
+    """A line for each run, the title of a rule where it comes first; headings without a word are left out."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1 + roomy, 0, 0))
-    lines = [_cells(row, roomy=roomy) for row in rows]
+    firsts = {row.first_break: row.run for row in reversed(rows)}
+    lines = [_cells(row, roomy=roomy, titled=roomy and firsts[row.first_break] == row.run) for row in rows]
     shown = [heading for heading in lines[0] if any(line[heading] for line in lines)]
     for heading in shown:
         # rich narrows the widest of the columns that may wrap; their cells do not wrap, but end with an ellipsis.
@@ -173,19 +203,19 @@ def _table(rows: Sequence[FleetRow], *, roomy: bool) -> Table:
     return table
 
 
-def _cells(row: FleetRow, *, roomy: bool) -> dict[str, Text]:
+def _cells(row: FleetRow, *, roomy: bool, titled: bool) -> dict[str, Text]:
     """The cells of a run by the headings of the columns."""
     color = COLORS[row.level]
-    loud = row.level in {"warn", "error"}
     texts = {
-        "state": (row.level, f"bold {color}" if loud else color),
+        "state": (row.level, f"bold {color}"),
         "run": (row.run, ""),
         "activity": (row.activity, "" if row.active else "dim"),
         "step": ("" if row.step is None else f"{row.step:,}", ""),
-        "broke first": (row.first_break if roomy else row.rule, color if loud else ""),
+        "broke first": (row.first_break if titled else row.rule, color),
         "since": ("" if row.since is None else f"{row.since:,}", ""),
         "cost": (row.cost.partition(", ")[2] or row.cost, ""),
         "reward": (row.reward, ""),
+        "decision": (row.decision if roomy else "", ""),
     }
     return {heading: one_line(text, style) for heading, (text, style) in texts.items()}
 
@@ -197,7 +227,8 @@ def render_fleet(fleet: Fleet, every: float | None = None) -> str:
         every: seconds until the page reloads itself; None if the watch has ended.
     """
     reload = None if every is None else max(round(every), 1)
-    return rendered("fleet.html.j2", {"path": _path}, fleet=fleet, groups=grouped(fleet), most=SHOWN, every=reload)
+    filters = {"path": _path, "notes": notes_of}
+    return rendered("fleet.html.j2", filters, fleet=fleet, groups=grouped(fleet), most=SHOWN, every=reload)
 
 
 def _path(curve: Sequence[float]) -> str:

@@ -16,7 +16,7 @@ from tracker_diag.report.templates import rendered
 from tracker_diag.report.tokens import WORST, groups, visible
 from tracker_diag.rules.triage import Summary
 
-TONES = {"began": "error", "damage": "error"}
+TONES = {"began": "error", "began about": "error", "damage": "error"}
 """Of marks; the others have none."""
 
 

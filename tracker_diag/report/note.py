@@ -15,7 +15,7 @@ def note_on(summary: Summary, links: str, picture: str = "") -> str:
     """
     decision, first = decide(summary), summary.first_break
     tiles = [f"**{tile.value}** {tile.what}" + (f" ({tile.note})" if tile.note else "") for tile in decision.tiles]
-    head = f"**{escaped(str(decision))}.** {links}"
+    head = f"**{escaped(str(decision))}.** {links}".strip()
     parts = [head, *(f"**The log**: {line}." for line in summary.log)]
     if first is None:
         parts += ["\n".join(f"- {line}" for line in summary.short[1:])] if summary.short else []

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracker_diag.records import SAMPLES, Drawing, Histogram
-from tracker_diag.report.tables import TIMELINE
+from tracker_diag.report.tables import DECISION
 from tracker_diag.rules.triage import Summary
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
@@ -20,7 +20,7 @@ _turn = threading.Lock()
 
 def picture(summary: Summary) -> Drawing | None:
     """The picture of a run, to be drawn later; None where nothing is to be pointed at, at warn or above."""
-    return None if summary.first_break is None else Drawing(TIMELINE, summary)
+    return None if summary.first_break is None else Drawing(DECISION, summary)
 
 
 def drawn(drawing: Drawing) -> Pixels:

@@ -40,8 +40,8 @@ def events_table(events: Sequence[tuple[int, str]]) -> Table:
     return Table(PREFIX + "events", ("step", "event"), tuple(events))
 
 
-TIMELINE = f"{PREFIX}timeline"
-"""Name of the picture of what was found."""
+DECISION = f"{PREFIX}decision"
+"""Name of the decision, as a picture, a page or a text; the first of our names in the order of the alphabet."""
 
 CHECKPOINTS = f"{PREFIX}checkpoints"
 """Name of the table of checkpoints: each time all of them."""

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tracker_diag.report.console import add_rows, cut, digits, labelled, unbroken
 from tracker_diag.report.curves import Panel, panels
+from tracker_diag.report.decision import since
 from tracker_diag.report.evidence import damage, outcomes, spent
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.timeline import LABEL, STYLE, timeline
@@ -109,7 +110,7 @@ def _since(summary: Summary, first: Finding, spending: str) -> str:
     """The onset, and what was spent since. It is an estimate, and no cause begins after the damage that it has done."""
     onsets = [it.onset for incident in summary.incidents if incident.cause is first for it in incident.damage]
     harmed = min(onsets, default=first.onset)
-    early = f"step {harmed} by the damage" if harmed < first.onset else f"step {first.onset}"
+    early = f"step {harmed} by the damage" if harmed < first.onset else since(first)
     text = f"{early}, detected at step {first.fired}; rule {_with_tier(first)}"
     if not spending:
         return text

@@ -22,7 +22,11 @@ def page(comparison: Comparison) -> str:
         "compare.html.j2",
         {},
         arms=[(words.named_arm(arm), _color(index), arm.sources) for index, arm in enumerate(arms)],
-        consequences=[words.consequence(against) for against in comparison.others],
+        preferred=words.preferred(comparison),
+        consequences=[
+            (words.consequence(it), _color(index), [setting.name for setting in it.settings])
+            for index, it in enumerate(comparison.others, 1)
+        ],
         parted=any(against.parted for against in comparison.others),
         groups=[
             _curves(comparison, unit) for unit in dict.fromkeys(against.axis.unit for against in comparison.others)

@@ -1,5 +1,6 @@
 """A comparison in words and in the terminal: the consequence, what parted first, settings and incidents."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -58,6 +59,26 @@ def consequence(against: Against) -> str:
     if first not in by_effect(outcomes)[:1]:
         parts.append(f"{name_of(first.series)} parted first, {since(against.axis, first)}")
     return f"{name}: {', '.join(parts)}"
+
+
+def preferred(comparison: Comparison) -> str:
+    """Which run to keep, by the outcomes that parted: the reference, or the best of the others; empty if none did."""
+    gains = [
+        (_gain(series), against.arm)
+        for against in comparison.others
+        for series in by_effect(against.parted)[:1]
+        if declared(series.series).outcome
+    ]
+    if not gains:
+        return ""
+    gain, best = max(gains, key=lambda it: it[0])
+    return f"Keep {named_arm(best if gain > 0 else comparison.reference)}"
+
+
+def _gain(series: Parted) -> float:
+    """By how much an outcome is better than that of the reference."""
+    change = math.log(series.by) if series.scale == "ratio" else series.by
+    return -change if declared(series.series).worse == "higher" else change
 
 
 def named_arm(arm: Arm) -> str:
@@ -226,8 +247,8 @@ def describe_incident(incident: NewIncident, comparison: Comparison, against: Ag
 def since(axis: Axis, series: Parted) -> str:
     """Where it began to part, accurate to a twentieth of the axis."""
     if axis.unit == "step":
-        return f"since step {round(series.onset):,}"
-    return f"since {100 * series.onset:.0f} % of the run"
+        return f"since about step {round(series.onset):,}"
+    return f"since about {100 * series.onset:.0f} % of the run"
 
 
 def judged(against: Against) -> int:

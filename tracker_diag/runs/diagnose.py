@@ -1,8 +1,8 @@
 """Diagnose: a finished run's metrics through the very same rules, and what each finding has cost since its onset."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import UnknownName, require
@@ -17,8 +17,10 @@ from tracker_diag.rules.judge import Judge, judge_steps
 from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.logged import LiveFinding, inputs_of, is_ours, told
 from tracker_diag.rules.triage import Summary
-from tracker_diag.trackers.finished import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun, Progress
 from tracker_diag.trackers.open import Source, read_run
+
+T = TypeVar("T")
 
 RUNTIME = ("train_runtime", "train/train_runtime")
 """Seconds of the whole training, which the trainers of Hugging Face log with their last row."""
@@ -106,6 +108,7 @@ def diagnose(
     since: int | None = None,
     expected_runs_between_false_alarms: float = USUAL,
     underway: bool = False,
+    progress: Progress | None = None,
 ) -> Diagnosis:
     """Hold the catalogue, and `rules` of your own with it, against a finished run's metrics, from step `since` on.
 
@@ -115,6 +118,7 @@ def diagnose(
     `acknowledged` has the rules whose incidents you know of, each with the reason. So does a setting or tag
     `diag.acknowledged.RULE` of the run. These incidents stay listed; advice and `level` leave them out.
     `underway`: more rows will come. The run is judged as a `Monitor` would judge it, and not by its length.
+    `progress` is given the share of the rows that is judged.
 
     Raises:
         RuleError: a rule that cannot be used.
@@ -136,7 +140,7 @@ def diagnose(
         framework=framework or run.framework, evaluation=evaluation, quantum=run.quantum,
     )  # fmt: skip
     judge.know(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)))
-    series, notices = judge_steps(judge, inputs_of(rows))
+    series, notices = judge_steps(judge, _counted(inputs_of(rows), len(rows), progress))
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = judge.summary(run.source, len(steps), first, last)
@@ -146,6 +150,14 @@ def diagnose(
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
     live = tuple(told(rows, run.findings))
     return Diagnosis(run, summary, judge.keys, judge.algorithm, series, live, tuple(notices))
+
+
+def _counted(inputs: Iterable[T], n: int, progress: Progress | None) -> Iterator[T]:
+    """The same `inputs`, which are `n`; now and then `progress` is given the share that has gone by."""
+    for at, it in enumerate(inputs):
+        if progress and at % 256 == 0:
+            progress(at / n)
+        yield it
 
 
 def elapsed(rows: Mapping[int, Mapping[str, float]], step_seconds: Mapping[int, float]) -> dict[int, float]:

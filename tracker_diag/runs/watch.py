@@ -33,6 +33,8 @@ SHARE = 10
 """A run rests for this many times the seconds that its last diagnosis took."""
 NAME = 40
 """Characters of a run's name before its alerts in the log."""
+LINES = 6
+"""Of an alert in the log; its last line names the command that shows all of it."""
 VERSION = 3
 """Of the format of the state, kept in its file."""
 FILE = "watch.json"
@@ -87,16 +89,25 @@ def receivers_for(urls: Iterable[str]) -> dict[str, Receiver]:
     Raises:
         DiagError: a URL that cannot be used.
     """
-    receivers: dict[str, Receiver] = {"log": _send_to_log}
+    receivers: dict[str, Receiver] = {"log": _log_receiver()}
     for url in urls:
         Notifier([url])
         receivers[short_hash(url)] = partial(_send_to_url, url)
     return receivers
 
 
-def _send_to_log(run: str, notice: Notice) -> None:
-    lines = [f"{cut(run, NAME)}: {notice.title}", *notice.text.splitlines()]
-    _log.log(logging.INFO if notice.level == "info" else logging.WARNING, "%s", "\n  ".join(lines))
+def _log_receiver() -> Receiver:
+    """Logs the first notice of a title in six lines, and that of any further run in one line."""
+    explained: dict[str, str] = {}
+
+    def send(run: str, notice: Notice) -> None:
+        head, text = f"{cut(run, NAME)}: {notice.title}", notice.text.splitlines()
+        lines = [head, *text[: LINES - 2], *text[LINES - 2 :][-1:]]
+        if (before := explained.setdefault(notice.title, run)) != run:
+            lines = [f"{head}, at step {notice.step:,}, as in {cut(before, NAME)}"]
+        _log.log(logging.INFO if notice.level == "info" else logging.WARNING, "%s", "\n  ".join(lines))
+
+    return send
 
 
 def _send_to_url(url: str, run: str, notice: Notice) -> None:

@@ -9,7 +9,7 @@ from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT
 from tracker_diag.metrics.statistics import STATISTICS, Section, Statistic
 
-VERSION = 3
+VERSION = 4
 """Of what the panels show; a view of an older one is brought up to date."""
 
 NAME = f"Agent RL diagnostics, version {VERSION}"
@@ -27,19 +27,22 @@ class Plot:
     """One statistic of both slices, for each ratio pair."""
 
     section: str
-    title: str
     statistic: Statistic
 
     def keys(self, pair: str) -> list[str]:
         """None where it is not logged of `pair`."""
         return [self.statistic.key(pair, name) for name in CONTEXT if self.statistic.is_logged(pair, name)]
 
+    def named(self, pair: str) -> str:
+        """The chart's title. It begins with the slices, as trackers cut what is long."""
+        return f"{', '.join(reversed(CONTEXT))}: {self.statistic.name}, {pair}"
+
 
 PLOTS = tuple(
-    Plot(section, statistic.chart.title, statistic)
+    Plot(section, statistic)
     for section in get_args(Section)
     for statistic in STATISTICS.values()
-    if statistic.chart and statistic.chart.section == section
+    if statistic.chart == section
 )
 
 

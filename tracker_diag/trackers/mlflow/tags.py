@@ -19,7 +19,7 @@ def tags_of(findings: Collection[Finding]) -> dict[str, str]:
     return {
         "diag.alert.state": level,
         "diag.alert.rules": ", ".join(sorted({finding.rule.id for finding in firing})),
-        "diag.first_break": f"{first.rule.id} on {first.slice} at step {first.onset}" if first else "",
+        "diag.first_break": f"{first.rule.id} {first.slice}, step {first.onset}" if first else "",  # MLflow cuts at 29
     }
 
 
@@ -33,16 +33,9 @@ def described(present: str, text: str) -> str:
     return f"{before}{NOTE_START}\n\n{text}\n\n{NOTE_END}{after}"
 
 
-def links(experiment: str, run_id: str) -> tuple[str, str, str]:
-    """In Markdown: to the charts, to the report, and the picture of what was found, all of the server of the page."""
-    return (
-        f"[Charts]({view_path(experiment).removeprefix('/')})",
-        f"[Report](#/experiments/{experiment}/runs/{run_id}/artifacts/diag/report.html)",
-        f"![Time line](get-artifact?path=diag/timeline.png&run_uuid={run_id})",
-    )
-
-
 def verdict_note(summary: Summary, experiment: str, run_id: str) -> str:
-    """The verdict for the run's description; MLflow folds all but its first lines."""
-    charts, report, picture = links(experiment, run_id)
-    return note_on(summary, f"{charts} · {report}", picture)
+    """The verdict for the run's description; MLflow folds all but its first lines. Links are on the page's server."""
+    charts = f"[Charts]({view_path(experiment).removeprefix('/')})"
+    report = f"[Report](#/experiments/{experiment}/runs/{run_id}/artifacts/diag/report.html)"
+    picture = f"![Decision](get-artifact?path=diag/decision.png&run_uuid={run_id})"
+    return note_on(summary, f"{report} · {charts}", picture)

@@ -9,11 +9,12 @@ import time
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, get_args
 
 from tracker_diag.errors import DiagError
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import PAIRS
+from tracker_diag.metrics.statistics import Section
 from tracker_diag.trackers.panels import NAME, OUTCOME, PLOTS, RULES, in_order, outcome_keys
 
 VIEW_KEY = "tracker-diag"
@@ -25,7 +26,7 @@ RUNS = 50
 RULE = f"{PREFIX}rule/"
 """What the series of a rule's state begins with."""
 
-COLUMNS = [f"tags.`{name}`" for name in ("diag.alert.state", "diag.first_break")]
+COLUMNS = ["attributes.`Description`", *(f"tags.`{name}`" for name in ("diag.alert.state", "diag.first_break"))]
 """Of the list of runs."""
 
 MOST_OUTCOMES = 8
@@ -88,8 +89,8 @@ def chart_view(keys: set[str]) -> str:
     charts: list[dict[str, object]] = []
     sections: list[dict[str, object]] = []
 
-    def show(title: str, lines: Iterable[tuple[Sequence[str], str]]) -> None:
-        """Add a section with a chart for each of `lines`: its series, and the scale of its axis."""
+    def show(title: str, lines: Iterable[tuple[str, Sequence[str], str]]) -> None:
+        """Add a section with a chart for each of `lines`: its title, its series, and the scale of its axis."""
         section = f"{VIEW_KEY}-section-{len(sections)}"
         there = [_chart(section, f"{section}-chart-{at}", *line) for at, line in enumerate(lines)]
         if there:
@@ -97,15 +98,15 @@ def chart_view(keys: set[str]) -> str:
             charts.extend(there)
 
     outcomes = in_order(key for key in keys if not key.startswith(PREFIX))[:MOST_OUTCOMES]
-    show(OUTCOME, (([key], "linear") for key in outcomes))
-    for plot in PLOTS:
-        # A chart's own title is not shown, so each plot is a section of its own, with a chart for each pair.
-        lines = [plot.keys(pair) for pair in PAIRS]
-        show(plot.title, ((line, plot.statistic.scale) for line in lines if not keys.isdisjoint(line)))
+    show(OUTCOME, ((key, [key], "linear") for key in outcomes))
+    drawn = [(plot, pair) for plot in PLOTS for pair in PAIRS if not keys.isdisjoint(plot.keys(pair))]
+    for section in get_args(Section):
+        of_section = [(plot, pair) for plot, pair in drawn if plot.section == section]
+        show(section, ((plot.named(pair), plot.keys(pair), plot.statistic.scale) for plot, pair in of_section))
     families: dict[str, list[str]] = {}
     for key in sorted(key for key in keys if key.startswith(RULE)):
         families.setdefault(key.rstrip("0123456789"), []).append(key)
-    show(RULES, ((family, "linear") for family in families.values()))
+    show(RULES, ((", ".join(map(_id, family)), family, "linear") for family in families.values()))
     state = {
         "compareRunCharts": charts,
         "compareRunSections": sections,
@@ -120,16 +121,21 @@ def chart_view(keys: set[str]) -> str:
 
 
 def _section(uuid: str, title: str) -> dict[str, object]:
-    size = {"columns": 2, "cardHeight": 380}  # wide enough for a legend with the names of the slices
+    size = {"columns": 2, "cardHeight": 280}  # wide enough for a legend with the names of the slices
     return {"uuid": uuid, "name": title, "display": True, "isReordered": True, **size}
 
 
-def _chart(section: str, uuid: str, keys: Sequence[str], scale: str) -> dict[str, object]:
+def _id(key: str) -> str:
+    return key.removeprefix(RULE)
+
+
+def _chart(section: str, uuid: str, title: str, keys: Sequence[str], scale: str) -> dict[str, object]:
     return {
         "uuid": uuid,
         "type": "LINE",
         "metricSectionId": section,
-        "displayName": keys[0],
+        "displayName": title,
+        "nodeLevelSystemMetricConfiguration": {"metric": title, "type": "diag"},  # else several keys are the title
         "runsCountToCompare": 10,
         "metricKey": keys[0],
         "selectedMetricKeys": keys,

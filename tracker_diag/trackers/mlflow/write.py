@@ -14,14 +14,13 @@ from tracker_diag.records import SAMPLES, Cell, Drawing, Histogram, Record, Scal
 from tracker_diag.report.console import near
 from tracker_diag.report.tables import CHECKPOINTS, events_table
 from tracker_diag.report.tokens import WORST
-from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.triage import Summary
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
 from tracker_diag.trackers.mlflow.answers import is_against_it, judged, status
 from tracker_diag.trackers.mlflow.artifacts import drawing_file, list_tables, put, rows_in, table_file, tail_file
-from tracker_diag.trackers.mlflow.tags import described, links, tags_of, verdict_note
+from tracker_diag.trackers.mlflow.tags import described, tags_of, verdict_note
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.trackers.tracker import (
     RECORDS,
@@ -72,7 +71,7 @@ class MlflowTracker(Tracker):
     """
 
     name = "mlflow"
-    takes = (*RECORDS, Standing, Notice, Event, File, End)
+    takes = (*RECORDS, Standing, Event, File, End)
     library = "mlflow"
     pace = 1.0
 
@@ -200,8 +199,6 @@ class MlflowTracker(Tracker):
         for entry in entries:
             if isinstance(entry, Standing):
                 self._tags |= tags_of(entry.findings)
-            elif isinstance(entry, Notice):
-                self._alert(entry)
             elif isinstance(entry, Event):
                 self._put_table(events_table([(step, entry.text)]))
             elif isinstance(entry, File):
@@ -226,6 +223,7 @@ class MlflowTracker(Tracker):
         for record in records:
             if isinstance(record, Drawing):
                 self._pictures |= {f"{record.name}.png": partial(drawing_file, record), **self._tails}
+                self._tags[NOTE_TAG] = verdict_note(record.summary, self._experiment, self.run_id)
         charted = {record.name for record in records if record.name.startswith(RULE)} | {*tails}
         if not charted <= self._charted:
             self._charted |= charted
@@ -247,12 +245,6 @@ class MlflowTracker(Tracker):
             self._sending[path] = rows_in(self._client, self.run_id, path)
         self._sending[path] += self._new_rows.pop(path, [])
         return table_file(columns, self._sending[path])
-
-    def _alert(self, notice: Notice) -> None:
-        if notice.level != "info":
-            charts, _, picture = links(self._experiment, self.run_id)
-            where = f"**{notice.level.upper()} at step {notice.step}: {notice.title}** {charts}"
-            self._tags[NOTE_TAG] = f"{where}\n\n{notice.text}\n\n{picture}"
 
     def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
         from tracker_diag.report.html import render_html

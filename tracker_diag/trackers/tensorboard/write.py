@@ -21,7 +21,8 @@ from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT, StatKey
 from tracker_diag.records import Drawing, Histogram, Scalar, Table
 from tracker_diag.report.console import near
-from tracker_diag.report.markdown import findings_text, markdown
+from tracker_diag.report.markdown import escaped, findings_text, markdown
+from tracker_diag.report.note import note_on
 from tracker_diag.report.picture import drawn, png_of
 from tracker_diag.report.tables import brief
 from tracker_diag.trackers.panels import PLOTS
@@ -101,7 +102,7 @@ class TensorBoardTracker(Tracker):
         charts: dict[str, list[Any]] = {name: [] for name in CONTEXT}
         values: list[Any] = []
         for entry in entries:
-            values += [_text(table) for table in self._tables.changed_by(step, entry)]
+            values += [_text(table.name, _of_table(table)) for table in self._tables.changed_by(step, entry)]
             if isinstance(entry, Scalar):
                 values.append(scalar(entry.name, entry.value))
                 key = StatKey.parse(entry.name.removeprefix(PREFIX))
@@ -113,8 +114,9 @@ class TensorBoardTracker(Tracker):
         for name, of_slice in charts.items():
             self._slices[name].put(step, at, of_slice)
         for entry in entries:
-            if isinstance(entry, Drawing):  # last, as nothing else is lost where it cannot be drawn
-                self._main.put(step, at, [_image(entry)])
+            if isinstance(entry, Drawing):
+                self._main.put(step, at, [_text(entry.name, note_on(entry.summary, ""))])
+                self._main.put(step, at, [_image(entry)])  # last, as nothing else is lost where it cannot be drawn
 
     def flush(self, *, last: bool = False) -> bool:
         for file in (self._main, *self._slices.values()):
@@ -179,14 +181,20 @@ def _pb(name: str) -> Any:
     return require(f"tensorboard.compat.proto.{name}_pb2", "tensorboard")
 
 
-def _text(table: Table) -> Any:
-    content = findings_text(table) if table.name == f"{PREFIX}findings" else markdown(brief(table))
+def _of_table(table: Table) -> str:
+    """Findings one below the other, events as a list, all else as a table."""
+    if table.name == f"{PREFIX}events":
+        return "\n".join(f"- step {step}: {escaped(event)}" for step, event in table.rows)
+    return findings_text(table) if table.name == f"{PREFIX}findings" else markdown(brief(table))
+
+
+def _text(tag: str, content: str) -> Any:
     pb = _pb("summary")
     about = pb.SummaryMetadata(
         plugin_data=pb.SummaryMetadata.PluginData(plugin_name="text"), data_class=pb.DATA_CLASS_TENSOR
     )
     tensor = _pb("tensor").TensorProto(dtype=_pb("types").DT_STRING, string_val=[content.encode()])
-    return pb.Summary.Value(tag=table.name, metadata=about, tensor=tensor)
+    return pb.Summary.Value(tag=tag, metadata=about, tensor=tensor)
 
 
 def _image(drawing: Drawing) -> Any:

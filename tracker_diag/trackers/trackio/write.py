@@ -17,7 +17,7 @@ from typing import Any
 from tracker_diag.errors import DiagError, require
 from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.picture import Pixels, drawn
-from tracker_diag.report.tables import TIMELINE
+from tracker_diag.report.tables import DECISION
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.trackers.delivery.kept import Kept
@@ -195,7 +195,7 @@ class TrackioTracker(Tracker):
         if tables:
             self._put({name: self._media(table) for name, table in tables.items()})
         if image is not None:
-            self._put({TIMELINE: self._trackio.Image(image)})
+            self._put({DECISION: self._trackio.Image(image)})
 
     def _put(self, values: dict[str, Any]) -> None:
         """Log `values` at the step of ours; the next row of yours without a step gets the number it would have had."""

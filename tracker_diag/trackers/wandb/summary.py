@@ -11,7 +11,7 @@ from typing import Any
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
-from tracker_diag.report.picture import drawn
+from tracker_diag.report.html import render_html
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.trackers.tables import Tables
 from tracker_diag.trackers.tracker import (
@@ -174,8 +174,7 @@ def media(record: Record) -> Any:
     if isinstance(record, Histogram):
         return wandb.Histogram(np_histogram=(record.counts, record.edges))
     if isinstance(record, Drawing):
-        require("matplotlib", "wandb")
-        return wandb.Image(drawn(record))
+        return wandb.Html(render_html(record.summary), inject=False)
     if isinstance(record, Table):
         return wandb.Table(columns=list(record.columns), data=[list(row) for row in record.rows])
     return record.value

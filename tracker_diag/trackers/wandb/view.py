@@ -10,7 +10,7 @@ from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import PAIRS
 from tracker_diag.report.note import note_on
-from tracker_diag.report.tables import TIMELINE
+from tracker_diag.report.tables import DECISION
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.panels import NAME, PLOTS, RULES, outcome_keys
 from tracker_diag.trackers.wandb.summary import STEP
@@ -49,7 +49,7 @@ def workspace(entity: str, project: str) -> Any:
     workspaces: Any = require("wandb_workspaces.workspaces", "panels")
     reports: Any = require("wandb_workspaces.reports.v2", "panels")
     verdict = [
-        reports.MediaBrowser(title="Decision, and what broke first", media_keys=[TIMELINE]),
+        reports.MediaBrowser(title="Decision, and what broke first", media_keys=[DECISION]),
         reports.LinePlot(title="Rewards and evaluations", metric_regex=OUTCOMES),
     ]
     panels = {"Verdict": verdict, **line_plots(PAIRS)}
@@ -72,11 +72,9 @@ def line_plots(pairs: Iterable[str]) -> dict[str, list[Any]]:
     panels: dict[str, list[Any]] = {}
     for plot in PLOTS:
         panels.setdefault(plot.section, []).extend(
-            reports.LinePlot(
-                title=f"{pair}: {plot.title}", x=STEP, y=plot.keys(pair), log_y=plot.statistic.scale == "log"
-            )
+            reports.LinePlot(title=plot.named(pair), x=STEP, y=keys, log_y=plot.statistic.scale == "log")
             for pair in pairs
-            if plot.keys(pair)
+            if (keys := plot.keys(pair))
         )
     return panels
 
