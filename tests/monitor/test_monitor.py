@@ -262,7 +262,7 @@ def test_an_on_policy_pair_is_no_signal_and_its_rules_are_blind(rng, make_batch)
 
 @pytest.mark.slow
 def test_a_run_without_tool_calls_leaves_the_slice_blind_and_says_so(rng, make_batch):
-    batches = [{k: v[32:] for k, v in make_batch(rng).items()} for _ in range(30)]
+    batches = [{k: v[32:] for k, v in make_batch(rng).items()} for _ in range(90)]
     _, monitor = watch(batches)
     assert (
         str(monitor.summary().blind["POL004"][0])
@@ -274,7 +274,7 @@ def test_a_run_without_tool_calls_leaves_the_slice_blind_and_says_so(rng, make_b
 @pytest.mark.slow
 def test_tensors_that_stop_coming_leave_their_rules_blind(rng, make_batch):
     monitor = Monitor()
-    for step in range(160):
+    for step in range(300):
         if step < 80:
             monitor.observe(**make_batch(rng))
         monitor.log({"reward": 0.5}, step)
