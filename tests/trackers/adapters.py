@@ -1,7 +1,6 @@
 """How tests log to each tracker and read it back, on the real thing."""
 
 import json
-import re
 
 import pytest
 
@@ -30,7 +29,7 @@ class Adapter:
         run.finish()
 
     def check(self, run):
-        """What only this tracker has, of a run whose tail grew after tool calls from step 70 on."""
+        """What only this tracker has, of a run whose tail grew after tool calls from step 80 on."""
 
 
 class Mlflow(Adapter):
@@ -91,7 +90,7 @@ class Mlflow(Adapter):
         assert tags["diag.first_break"].startswith("POL001 on post_tool at step ")
         note = tags["mlflow.note.content"]
         assert note.startswith("What I tried.")
-        assert re.search(r"\*\*Watch\. Token probabilities diverge after tool calls, [12]\d× the usual level, since ", note)
+        assert "**Watch. Token probabilities diverge after tool calls, 18× the usual level, since " in note
         assert "get-artifact?path=diag/timeline.png" in note
 
 
@@ -137,7 +136,7 @@ class Wandb(Adapter):
         (alert,) = [record["alert"] for record in records if record["type"] == "alert"]
         assert (alert["level"], alert["title"]) == ("WARN", ALERT)
         assert "First: Read ten of the tool results" in alert["text"]
-        last = next(row for row in history(records) if row.get("diag/step") == 109)
+        last = next(row for row in history(records) if row.get("diag/step") == 139)
         assert last["diag/policy/post_tool/hist._type"] == "histogram"
         assert sum(last["diag/policy/post_tool/hist.values"]) == 8 * 32 * 12
         metrics = [record["metric"] for record in records if record["type"] == "metric"]
