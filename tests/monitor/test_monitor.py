@@ -136,7 +136,7 @@ def test_how_long_a_run_is_may_be_said_again(make_batch, caplog):
     assert caplog.messages == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_resumed_run_goes_on_as_long_as_it_was_meant_to_be_at_first(make_batch):
     """Whatever the trainer says now: with other horizons what was saved would mean something else."""
     killed, resumed = Monitor(), Monitor()
@@ -271,7 +271,7 @@ def test_a_run_without_tool_calls_leaves_the_slice_blind_and_says_so(rng, make_b
     assert "POL004" not in monitor.summary().healthy
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tensors_that_stop_coming_leave_their_rules_blind(rng, make_batch):
     monitor = Monitor()
     for step in range(300):

@@ -58,6 +58,7 @@ CALLS = st.lists(
 NUMBERS = itertools.count()
 
 
+@pytest.mark.by_day("mlflow", "wandb", "trackio", "tensorboard")
 @settings(max_examples=settings().max_examples // 12, suppress_health_check=list(HealthCheck))
 @given(calls=CALLS)
 @pytest.mark.parametrize("adapter", ADAPTERS, indirect=True)
