@@ -69,6 +69,7 @@ def test_no_submodule_appears_by_accident():
     assert in_a_new_process(code) == NAMES
 
 
+@pytest.mark.by_day("function")
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["", "import tracker_diag.preflight.files; "], ids=["function", "room"])
 def test_preflight_is_the_function_whatever_was_imported_first(first):

@@ -60,7 +60,7 @@ def test_where_nobody_says_which_turn_a_row_is_nothing_is_blamed_on_text_or_tool
     assert any("of 100% of the tokens nobody has said whether a tool result" in one for one in caveats)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_trajectories_the_rows_are_taken_for_whole_ones_and_the_blame_is_wrong():
     """The reproduction: this is what a trainer without `trajectory_ids` gets, and why they are asked for."""
     firing, _, seen = watched()

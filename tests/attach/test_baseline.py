@@ -67,6 +67,7 @@ def test_only_an_ill_run_is_alarmed_and_only_by_earlier_ones(good, make_batch, p
     assert fired(run.diag.close()) == found
 
 
+@pytest.mark.nightly
 def test_more_runs_tell_what_one_alone_does_not(good, make_batch):
     for baseline, found in ((good[:1], False), (good, True)):
         with Monitor(baseline=[read_run(one) for one in baseline]) as monitor:
@@ -86,6 +87,7 @@ def test_growth_within_the_run_is_found_as_without_a_baseline(good, make_batch):
     assert later[0][0][:2] == ("POL001", "post_tool")
 
 
+@pytest.mark.nightly
 def test_the_reference_pair_is_not_held_against_an_earlier_run(tmp_path, make_batch):
     pairs = ("policy", "reference")
     with Monitor([JsonlTracker(tmp_path)]) as monitor:

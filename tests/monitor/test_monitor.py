@@ -136,7 +136,7 @@ def test_how_long_a_run_is_may_be_said_again(make_batch, caplog):
     assert caplog.messages == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_resumed_run_goes_on_as_long_as_it_was_meant_to_be_at_first(make_batch):
     """Whatever the trainer says now: with other horizons what was saved would mean something else."""
     killed, resumed = Monitor(), Monitor()
@@ -262,7 +262,7 @@ def test_an_on_policy_pair_is_no_signal_and_its_rules_are_blind(rng, make_batch)
 
 @pytest.mark.slow
 def test_a_run_without_tool_calls_leaves_the_slice_blind_and_says_so(rng, make_batch):
-    batches = [{k: v[32:] for k, v in make_batch(rng).items()} for _ in range(30)]
+    batches = [{k: v[32:] for k, v in make_batch(rng).items()} for _ in range(90)]
     _, monitor = watch(batches)
     assert (
         str(monitor.summary().blind["POL004"][0])
@@ -271,10 +271,10 @@ def test_a_run_without_tool_calls_leaves_the_slice_blind_and_says_so(rng, make_b
     assert "POL004" not in monitor.summary().healthy
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tensors_that_stop_coming_leave_their_rules_blind(rng, make_batch):
     monitor = Monitor()
-    for step in range(160):
+    for step in range(300):
         if step < 80:
             monitor.observe(**make_batch(rng))
         monitor.log({"reward": 0.5}, step)

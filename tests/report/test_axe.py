@@ -52,9 +52,8 @@ def fleet(rng, make_batch):
         FleetRow("seed1", "ok", "finished", 500, reward="0.5→0.5"),
         FleetRow("new", "unknown", "no row yet", note="no metrics in 1 lines"),
     ]
-    return render_fleet(
-        Fleet("mlflow:agents", datetime(2026, 11, 23, tzinfo=timezone.utc), tuple(rows)), every=3600
-    )  # it reloads, and not while axe looks
+    at = datetime(2026, 11, 23, tzinfo=timezone.utc)
+    return render_fleet(Fleet("mlflow:agents", at, tuple(rows)), every=3600)  # it does not reload while axe looks
 
 
 @pytest.mark.nightly

@@ -29,7 +29,7 @@ class Adapter:
         run.finish()
 
     def check(self, run):
-        """What only this tracker has, of a run whose tail grew after tool calls from step 70 on."""
+        """What only this tracker has, of a run whose tail grew after tool calls from step 80 on."""
 
 
 class Mlflow(Adapter):
@@ -136,7 +136,7 @@ class Wandb(Adapter):
         (alert,) = [record["alert"] for record in records if record["type"] == "alert"]
         assert (alert["level"], alert["title"]) == ("WARN", ALERT)
         assert "First: Read ten of the tool results" in alert["text"]
-        last = next(row for row in history(records) if row.get("diag/step") == 109)
+        last = next(row for row in history(records) if row.get("diag/step") == 139)
         assert last["diag/policy/post_tool/hist._type"] == "histogram"
         assert sum(last["diag/policy/post_tool/hist.values"]) == 8 * 32 * 12
         metrics = [record["metric"] for record in records if record["type"] == "metric"]

@@ -28,16 +28,16 @@ def adapter(request):
 
 def test_all_of_a_run_arrives(adapter, rng, make_batch):
     run = wrap(adapter.start("run"))
-    for step in range(110):
-        post = 0.02 * math.exp(max(0, step - 70) * 0.08)
+    for step in range(140):
+        post = 0.02 * math.exp(max(0, step - 80) * 0.05)
         run.diag.observe(**make_batch(rng, post=post, pairs=("policy",)))
         adapter.log(run, {"reward": 0.5 + step}, step)
     adapter.end(run)
     assert run.diag.health["tracker_errors"] == 0
-    assert [*adapter.series("run", "diag/policy/all/p95")] == [*range(110)]
+    assert [*adapter.series("run", "diag/policy/all/p95")] == [*range(140)]
     tails = {name: adapter.series("run", f"diag/policy/{name}/p95") for name in ("text_only", "post_tool")}
-    assert tails["post_tool"][109] > 3 * tails["text_only"][109]
-    assert adapter.series("run", "diag/rule/POL001")[109] == 2
+    assert tails["post_tool"][139] > 3 * tails["text_only"][139]
+    assert adapter.series("run", "diag/rule/POL001")[139] == 2
     assert adapter.shown("run") == (adapter.tables, True)
     adapter.check(run)
 
@@ -58,6 +58,7 @@ CALLS = st.lists(
 NUMBERS = itertools.count()
 
 
+@pytest.mark.by_day("mlflow", "wandb", "trackio", "tensorboard")
 @settings(max_examples=settings().max_examples // 12, suppress_health_check=list(HealthCheck))
 @given(calls=CALLS)
 @pytest.mark.parametrize("adapter", ADAPTERS, indirect=True)
