@@ -124,7 +124,7 @@ def test_kernel_and_numpy_count_the_same_and_sum_alike(shape, drift, dtype, rng)
     for by in ("numpy", "kernel"):
         with path(by):
             found[by] = Sums([5, 5], 3, 7, from_numerator=drift)
-            found[by].add(new, old, of, rows)
+            found[by].include(new, old, of, rows)
             found[by].counted = found[by].tally.sketches()
     for one, other in zip(found["numpy"].counted, found["kernel"].counted, strict=True):
         np.testing.assert_array_equal(one.counts, other.counts)
@@ -149,7 +149,7 @@ def test_kernel_and_numpy_sketch_the_same(seed):
             patch.setattr("tracker_diag.stats.histogram.FEW", 0)
             tally = Tally([1, 7])
             for part in (slice(0, n // 3), slice(n // 3, n)):
-                tally.add(values[part], [rows[part] for rows in labels])
+                tally.count(values[part], [rows[part] for rows in labels])
             found.append(tally.sketches())
     found.append(sketch(values, labels, [1, 7]))
     for expected in found[1:]:

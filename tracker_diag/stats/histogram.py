@@ -106,7 +106,7 @@ def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Ske
     """
     if isinstance(values, np.ndarray):
         tally = Tally(sizes)
-        tally.add(values, labels)
+        tally.count(values, labels)
         return tally.sketches()
     # One row more than asked for takes what is masked, so that no shape depends on the data.
     starts = [0, *accumulate(size + 1 for size in sizes)]
@@ -133,7 +133,7 @@ class Tally:
             self._whole = _zeros(ends[-1])
         return np.split(self._whole, ends[:-1])
 
-    def add(self, values: Any, labels: Sequence[Any]) -> None:
+    def count(self, values: Any, labels: Sequence[Any]) -> None:
         """Count `values` (n,) into the rows `labels`, as `sketch` does."""
         if values.size <= FEW:
             self._few.append(_sort_host(values, labels, self._sizes))
@@ -147,7 +147,7 @@ class Tally:
         """What was counted; nothing more can be."""
         sketches = self._few.pop() if self._whole is None and self._few else self._taken()
         for few in self._few:
-            sketches = [one + other for one, other in zip(sketches, few, strict=True)]
+            sketches = [counted + more for counted, more in zip(sketches, few, strict=True)]
         return sketches
 
     def _taken(self) -> list[Sketch]:

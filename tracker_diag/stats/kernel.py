@@ -28,7 +28,7 @@ class Kernel:
     def count(
         self, values: Array, labels: Sequence[Array], counts: Sequence[RowArray], nonfinite: Sequence[IntArray]
     ) -> None:
-        """Count `values` (n,) into partitions, each with the row of every value: as `Tally.add`."""
+        """Count `values` (n,) into partitions, each with the row of every value: as `Tally.count`."""
         given = np.ascontiguousarray(values, np.float32)
         rows = [np.ascontiguousarray(label, np.int32) for label in labels]
         sizes = np.array([len(part) for part in nonfinite])
@@ -42,7 +42,7 @@ class Kernel:
         counted: tuple[Sequence[RowArray], Sequence[IntArray]], summed: tuple[Float64Array, Float64Array],
         *, from_numerator: bool,
     ) -> None:  # fmt: skip
-        """Count and sum up the log-ratios of segments: as `Sums.add`.
+        """Count and sum up the log-ratios of segments: as `Sums.include`.
 
         Args:
             pair: new and old log-probabilities, (N,) each.

@@ -71,7 +71,7 @@ class Sums:
         """(7, contexts) an `array` of `WeightSums`."""
         return self._sums.T
 
-    def add(self, new: FloatArray, old: FloatArray, segments: Segments, rows: Sequence[RowArray]) -> None:
+    def include(self, new: FloatArray, old: FloatArray, segments: Segments, rows: Sequence[RowArray]) -> None:
         """Take in the log-ratios of `segments`.
 
         Args:
@@ -89,7 +89,7 @@ class Sums:
         with np.errstate(invalid="ignore"):  # inf − inf is NaN, which is counted, not dropped
             r = new[tokens] - old[tokens]
         labels = [part.repeat(lengths) if len(part) == len(lengths) else part[tokens] for part in rows]
-        self.tally.add(r, labels)
+        self.tally.count(r, labels)
         self._sum_up(r, segments)
 
     def _sum_up(self, r: FloatArray, segments: Segments) -> None:

@@ -40,15 +40,15 @@ def observations(
 
     Counts are the same, sums are to rounding.
     """
-    segments, told = cut(batch)
+    segments, of_masks = cut(batch)
     if "prompt" in batch.labels:
         group = group_of_prompt(batch.labels["prompt"][segments.begin])
     else:
         group = groups_in_order(batch, first_group)[segments.sequence]
-    rows = _narrow({**told, "context": told["context"] * GROUPS + group})
+    rows = _narrow({**of_masks, "context": of_masks["context"] * GROUPS + group})
     lengths = np.zeros((len(ROWS), batch.sequences))
     np.add.at(lengths, (segments.context, segments.sequence), segments.lengths)
-    reduced, found = dict[Pair, _Reduced](), dict[Pair, Observation]()
+    reduced, observed = dict[Pair, _Reduced](), dict[Pair, Observation]()
     for first, last in _together(segments, at_once):
         tokens = slice(int(segments.begin[first]), int(segments.end[last - 1]))
         here = {dimension: row[first:last] for dimension, row in rows.items()} | _narrow(
@@ -57,10 +57,10 @@ def observations(
         for pair in batch.pairs:
             if pair not in reduced:
                 reduced[pair] = _Reduced(batch, pair, [*here], clip, lengths.sum(0))
-            reduced[pair].add(tokens, segments.part(first, last), here)
+            reduced[pair].include(tokens, segments.part(first, last), here)
             if last == len(segments.begin):  # at once, so that the next pair counts in the same memory
-                found[pair] = reduced[pair].observation(lengths)
-    return found
+                observed[pair] = reduced[pair].observation(lengths)
+    return observed
 
 
 def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array]]:
@@ -146,10 +146,10 @@ class _Reduced:
         self._multiplied, self._sizes = multiplied(batch), sizes
         self._advantages = batch.labels.get("advantages") if pair == "policy" else None
 
-    def add(self, tokens: slice, segments: Segments, rows: Mapping[Dimension, RowArray]) -> None:
+    def include(self, tokens: slice, segments: Segments, rows: Mapping[Dimension, RowArray]) -> None:
         """Take in `segments`, whose tokens are among `tokens`."""
         new, old = (values[tokens] for values in self._pair)
-        self._sums.add(new, old, segments, [rows[dimension] for dimension in self._dimensions])
+        self._sums.include(new, old, segments, [rows[dimension] for dimension in self._dimensions])
         if self._weights is None and self._advantages is None:
             return
         at, lengths = segments.tokens(), segments.lengths

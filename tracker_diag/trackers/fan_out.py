@@ -107,12 +107,14 @@ class FanOut:
     def _passed(self, entries: Sequence[Entry]) -> list[Entry]:
         """The `entries` as they may leave the process."""
         passed: list[Entry] = []
-        for entry in entries:
+        waiting = iter(entries)
+        while True:  # one guard for as many as raise nothing: it costs more than what it guards
             with self._guard():
-                clean = scrubbed(entry)
-                kept = self._before_send(clean) if self._before_send else clean
-                passed += [] if kept is None else [kept]
-        return passed
+                for entry in waiting:
+                    clean = scrubbed(entry)
+                    kept = self._before_send(clean) if self._before_send else clean
+                    passed += [] if kept is None else [kept]
+                return passed
 
     def flush(self, seconds: float) -> bool:
         """Wait until all trackers have what they were given, at most so long; whether they have."""
