@@ -84,11 +84,11 @@ $(VENV)/.torch: constraints.txt
 	$(PIP) torch uv
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml hatch_build.py tracker_diag/stats/kernel.c
 	$(UV) --python $(VENV) --editable ".[demo]"
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml hatch_build.py tracker_diag/stats/kernel.c
 	$(UV) --compile-bytecode --python $(VENV) --editable ".[dev]"
 	touch $@ $(VENV)/.demo
 

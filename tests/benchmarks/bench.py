@@ -26,6 +26,7 @@ from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.observed import Observed
+from tracker_diag.stats import kernel
 from tracker_diag.stats.histogram import quantiles, sketch
 from tracker_diag.stats.pareto import pareto_k_of
 from tracker_diag.stats.weights import WeightSums
@@ -49,6 +50,19 @@ def rounds(contenders: dict[str, Callable[[], Any]], times: int = ROUNDS) -> dic
     return {name: median(taken) for name, taken in seconds.items()}
 
 
+def by_numpy(call: Callable[[], Any]) -> Callable[[], Any]:
+    """`call` as it is where no kernel was compiled."""
+
+    def without() -> Any:
+        compiled, kernel.KERNEL = kernel.KERNEL, None
+        try:
+            return call()
+        finally:
+            kernel.KERNEL = compiled
+
+    return without
+
+
 def tokens(n: int, slices: int) -> tuple[Any, Any]:
     """`n` log-ratios with a heavy tail and the slice of each, uneven ones; 30 % are masked out."""
     rng = np.random.default_rng(0)
@@ -69,6 +83,7 @@ def contenders(r: Any, row: Any, slices: int) -> dict[str, Callable[[], Any]]:
 
     found: dict[str, Callable[[], Any]] = {
         "sketch": ours,
+        "by numpy": by_numpy(ours),
         "np.percentile": lambda: [np.percentile(np.abs(r[row == i]), [100 * q for q in LEVELS]) for i in range(slices)],
         "torch.quantile": lambda: [torch.quantile(tensor[tensor_row == i].abs(), levels) for i in range(slices)],
         "memcpy": lambda: np.copyto(target, r),
@@ -122,7 +137,10 @@ def accuracy() -> dict[str, float]:
 
 
 def observe() -> dict[str, float]:
-    """Milliseconds of one step of 64 × 4096 tokens with all three pairs, end to end without a tracker."""
+    """Milliseconds of one step of 64 × 4096 tokens with all three pairs, end to end without a tracker.
+
+    Each as the kernel does it and as numpy does, in turn.
+    """
     torch.manual_seed(0)
     shape = (64, 4096)
     new = torch.randn(shape) * 0.5 - 1
@@ -145,8 +163,10 @@ def observe() -> dict[str, float]:
     steps = {name: iter(range(10_000)) for name in monitors}
     contenders: dict[str, Callable[[], Any]] = {}
     for name, monitor in monitors.items():
-        contenders[f"observe, {name}"] = lambda m=monitor, n=name: m.observe(**given, **more[n])
-        contenders[f"log, {name}"] = lambda m=monitor, n=name: m.log({"reward": 0.5}, next(steps[n]))
+        observe = lambda m=monitor, n=name: m.observe(**given, **more[n])
+        log = lambda m=monitor, n=name: m.log({"reward": 0.5}, next(steps[n]))
+        contenders |= {f"observe, {name}": observe, f"log, {name}": log}
+        contenders |= {f"observe, {name}, by numpy": by_numpy(observe), f"log, {name}, by numpy": by_numpy(log)}
     return {name: taken * 1e3 for name, taken in rounds(contenders, 9).items()}
 
 
@@ -236,6 +256,8 @@ def machine() -> str:
 def main() -> None:
     """Measure, print, write."""
     torch.set_num_threads(1)
+    if kernel.kernel() is None:
+        raise SystemExit("no kernel was compiled: install with a C compiler, `make bench` does so")
     result: dict[str, Any] = {"machine": machine()}
     for measure in (sketch_against_others, accuracy, observe, rules, tracker):
         result[measure.__name__] = measure()

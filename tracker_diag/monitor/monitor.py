@@ -36,6 +36,7 @@ from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.columns import Columns
 from tracker_diag.samples.intake import SampleIntake
+from tracker_diag.stats.kernel import kernel
 from tracker_diag.tensors.batch import Tensors
 from tracker_diag.tensors.decode import Decode
 from tracker_diag.tensors.intake import Intake
@@ -433,8 +434,9 @@ class Monitor(AbstractContextManager["Monitor"]):
             return self._result()
 
     def explain(self) -> None:
-        """Show which tensors and metrics the rules see, and what to log so that more rules can see."""
+        """Show which tensors and metrics the rules see, what to log so that more rules can see, and what counts."""
         Terminal().print(self._first_look(whole=True))
+        Terminal().print(f"counted by {'the compiled kernel' if kernel() else 'numpy, as no kernel was compiled'}")
 
     def _first_look(self, *, whole: bool) -> RenderableType:
         windows, reach, told_by = self._windows, self.silence.reach, self._intake.told_by

@@ -16,6 +16,7 @@ import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, FloatArray, IntArray, RowArray
 from tracker_diag.stats.cells import Cells, add_sparse, counted, merged, sparse, summed
+from tracker_diag.stats.kernel import kernel
 
 MANTISSA_BITS = 7
 LOWEST, HIGHEST = -24, 8
@@ -26,7 +27,7 @@ BINS = ((HIGHEST - LOWEST) << MANTISSA_BITS) + 2
 """4,098: one for |x| < 2^-24, 4,096 inside the range, one for |x| ≥ 2^8."""
 
 _CHUNK = 1 << 18  # temporaries stay in the cache; smaller chunks lose to the cost of a call
-_FEW = 1 << 13  # values that are sorted in less time than it takes to look through the counts of a partition
+FEW = 1 << 13  # values that are sorted in less time than it takes to look through the counts of a partition
 _DEVICE_CHUNK = 1 << 22  # bounds the temporaries; a device wants few large calls
 
 
@@ -103,14 +104,12 @@ def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Ske
 
     On the device nothing waits for the host: no shape depends on the data.
     """
-    # One row more than asked for takes what is masked, so that no shape depends on the data.
-    starts = [0, *accumulate(size + 1 for size in sizes)]
-    if isinstance(values, np.ndarray) and values.size <= _FEW:
-        return _sort_host(values, labels, sizes)
     if isinstance(values, np.ndarray):
         tally = Tally(sizes)
-        tally.add(values, labels)
+        tally.count(values, labels)
         return tally.sketches()
+    # One row more than asked for takes what is masked, so that no shape depends on the data.
+    starts = [0, *accumulate(size + 1 for size in sizes)]
     counts, nonfinite = _count_device(values, labels, starts)
     counts = counts.reshape(-1, 2, BINS)
     return [Sketch(counts[a : a + n], nonfinite[a : a + n]) for a, n in zip(starts, sizes, strict=False)]
@@ -120,25 +119,52 @@ class Tally:
     """The same of values that come in parts, on the host, fewer than 2^31 of them."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        self._sizes, self._starts = sizes, [0, *accumulate(size + 1 for size in sizes)]
-        self._counts = _zeros(self._starts[-1] * 2 * BINS)
-        self._nonfinite = np.zeros(self._starts[-1], np.int64)
+        self._sizes = sizes
+        self._whole: RowArray | None = None
+        self._few: list[list[Sketch]] = []
+        self.nonfinite = [np.zeros(size, np.int64) for size in sizes]
+        """Of each partition (size,), to be added to."""
 
-    def add(self, values: Any, labels: Sequence[Any]) -> None:
+    @property
+    def counts(self) -> list[RowArray]:
+        """Of each partition ((size + 1) × 2 × 4098,), to be added to; the last row is for values without one."""
+        ends = [*accumulate((size + 1) * 2 * BINS for size in self._sizes)]
+        if self._whole is None:
+            self._whole = _zeros(ends[-1])
+        return np.split(self._whole, ends[:-1])
+
+    def count(self, values: Any, labels: Sequence[Any]) -> None:
         """Count `values` (n,) into the rows `labels`, as `sketch` does."""
-        _count_host(values, labels, self._starts, self._counts, self._nonfinite)
+        if values.size <= FEW:
+            self._few.append(_sort_host(values, labels, self._sizes))
+        elif compiled := kernel():
+            with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
+                compiled.count(values, labels, self.counts, self.nonfinite)
+        else:
+            _count_host(values, labels, self.counts, self.nonfinite)
 
     def sketches(self) -> list[Sketch]:
         """What was counted; nothing more can be."""
+        sketches = self._few.pop() if self._whole is None and self._few else self._taken()
+        for few in self._few:
+            sketches = [counted + more for counted, more in zip(sketches, few, strict=True)]
+        return sketches
+
+    def _taken(self) -> list[Sketch]:
+        """What is in `counts`, which are left for the next tallies, all 0."""
         sketches: list[Sketch] = []
-        for start, size in zip(self._starts, self._sizes, strict=False):
-            counts = self._counts[start * 2 * BINS : (start + size) * 2 * BINS]
-            cells = sparse(counts)
-            counts[cells[0]] = 0
-            self._counts[(start + size) * 2 * BINS : (start + size + 1) * 2 * BINS] = 0
-            sketches.append(Sketch.of_cells(cells, self._nonfinite[start : start + size]))
-        if len(_spare) < _SPARE:
-            _spare.append(self._counts)
+        compiled = kernel()
+        for counts, nonfinite in zip(self.counts, self.nonfinite, strict=True):
+            rows = counts[: len(nonfinite) * 2 * BINS]
+            if compiled:
+                cells = compiled.taken(rows)
+            else:
+                cells = sparse(rows)
+                rows[cells[0]] = 0
+            counts[rows.size :] = 0
+            sketches.append(Sketch.of_cells(cells, nonfinite))
+        if self._whole is not None and len(_spare) < _SPARE:
+            _spare.append(self._whole)
         return sketches
 
 
@@ -180,9 +206,7 @@ def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list
     return sketches
 
 
-def _count_host(
-    values: Any, labels: Sequence[Any], starts: Sequence[int], counts: RowArray, nonfinite: IntArray
-) -> None:
+def _count_host(values: Any, labels: Sequence[Any], counts: Sequence[RowArray], nonfinite: Sequence[IntArray]) -> None:
     # The same memory for every chunk: fresh arrays cost more in page faults than in arithmetic.
     keys, cells = np.empty((2, min(_CHUNK, values.size)), np.int32)
     for begin in range(0, values.size, _CHUNK):
@@ -200,14 +224,14 @@ def _count_host(
         np.subtract(key, _BASE, out=key)
         finite = np.isfinite(chunk)
         bad = None if finite.all() else ~finite
-        for rows, start, end in zip(labels, starts, starts[1:], strict=False):
-            where = rows[part]
+        for rows, of_rows, bad_ones in zip(labels, counts, nonfinite, strict=True):
+            where, size = rows[part], len(bad_ones)
             if bad is not None:
-                nonfinite[start:end] += np.bincount(where[bad], minlength=end - start)
-                where = np.where(bad, end - start - 1, where)
+                np.add(bad_ones, np.bincount(where[bad], minlength=size + 1)[:size], out=bad_ones)
+                where = np.where(bad, size, where)
             np.multiply(where, 2 * BINS, out=cell, casting="unsafe")
             np.add(key, cell, out=cell)
-            _scatter(cell, counts[start * 2 * BINS : end * 2 * BINS])
+            _scatter(cell, of_rows)
 
 
 @cache

@@ -137,9 +137,12 @@ def pareto_k_of(counts: IntArray, n: int | None = None) -> float:
         positive = int(used[last]) < BINS - 1
         edge, at = (starts if positive else ends)[last], last + positive
         held[last] -= tied
-        held = np.insert(held, at, tied)
+        starts, ends, held = (
+            np.concatenate((part[:at], [here], part[at:]))
+            for part, here in ((starts, edge), (ends, edge), (held, tied))
+        )
         there = held > 0
-        starts, ends, held = np.insert(starts, at, edge)[there], np.insert(ends, at, edge)[there], held[there]
+        starts, ends, held = starts[there], ends[there], held[there]
     values, each = _largest(starts, ends, held, size + 1)
     return _fitted(values[::-1].copy(), each[::-1].copy())  # they come from large to small
 

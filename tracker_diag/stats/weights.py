@@ -58,12 +58,6 @@ class WeightSums:
         of a KL at all.
         """
         of: Array = namespace(log_weights).isfinite(log_weights) if member is None else member
-        if isinstance(log_weights, np.ndarray) and of.ndim == 2:  # to select costs a host less than to add up zeros
-            side_by_side = np.empty((len(FIELDS), len(of)))
-            for i, (one, counted) in enumerate(zip(np.broadcast_to(log_weights, of.shape), of, strict=True)):
-                found = cls.summed(one[counted], from_numerator=from_numerator)
-                side_by_side[:, i] = [getattr(found, name) for name in FIELDS]
-            return cls.of_array(side_by_side)
         n, sets = of.shape[-1], math.prod(of.shape[:-1])
         length = (_CHUNK if isinstance(log_weights, np.ndarray) else _DEVICE_CHUNK) // sets
         sums = cls._of_part(log_weights[..., :length], of[..., :length], from_numerator)
@@ -192,45 +186,7 @@ class WeightSums:
         return _share(self.k3, self.n)
 
 
-def stretch_sums(log_weights: FloatArray, starts: IntArray, *, from_numerator: bool) -> Float64Array | None:
-    """What `WeightSums` are made of, of the stretches of `log_weights` (n,) that begin at `starts` (q,); on the host.
-
-    Returns:
-        (7, q): n, the largest r, and the sums of w − 1, of (w − 1)², of r, of r² and of the k3 terms. They are not
-        relative to the largest weight. So None where any r is not finite, or so large or small that they had to be.
-    """
-    r, over = log_weights.astype(np.float64, copy=False), np.add.reduceat
-    low, high = float(r.min()), float(r.max())
-    if not -SMALL < low <= high < SMALL:  # NaN is neither
-        return None
-    n = np.diff(starts, append=len(r)).astype(np.float64)
-    excess = np.expm1(r)
-    k3 = over(np.expm1(-r) + r if from_numerator else excess - r, starts)
-    largest = np.maximum.reduceat(r, starts)
-    return np.stack([n, largest, *(over(part, starts) for part in (excess, excess * excess, r, r * r)), k3])
-
-
-def sums_by_row(stretches: Float64Array, rows: IntArray, size: int) -> Float64Array:
-    """(7, size), an `array` of `WeightSums`: those `stretches` (7, q) together that have the same of `rows` (q,)."""
-    sums: Float64Array = WeightSums.none((size,)).array()
-    for row in range(size):
-        mine = rows == row
-        if mine.any():
-            n, excess, squared, total, squares, k3 = (
-                float(np.add.reduce(part[mine])) for i, part in enumerate(stretches) if i != 1
-            )
-            largest = float(stretches[1][mine].max())
-            scale = math.exp(-largest)
-            first, second = scale * (n + excess), scale * scale * (n + 2 * excess + squared)
-            sums[:, row] = (n, largest, first, second, total, squares, k3)
-    return sums
-
-
-SMALL = 4.0
-"""Nats: a weight is then known to 1e-14, whatever the others are."""
-
 FIELDS = tuple(field.name for field in fields(WeightSums))
-TOTAL = FIELDS.index("total")
 
 MODIFIED = 0.01
 """An applied weight further than this from exp r, relative, was modified; bfloat16 alone gives 0.004."""

@@ -155,7 +155,7 @@ class TokenBatch:
             model, response = response, None  # what most trainers call the loss mask: its gaps are what tools said
         width = shape[1] if len(shape) == 2 else None
         if response is None:
-            response = model | (running_count(model, ids, width) > 0)
+            response = since_first(model, ids, width)
         model = model & response
         if check and not model.any():
             what, some = f"no model token among {len(model)}", "at least one True"
@@ -301,6 +301,18 @@ def running_count(flags: Array, ids: Array | None, width: int | None = None) -> 
     # `total` never falls, so the largest count at a start so far is that of the token's own sequence.
     before = xp.where(first, total - flags * 1, 0)
     return total - (np.maximum.accumulate(before) if xp is np else before.cummax(0).values)
+
+
+def since_first(flags: Array, ids: Array | None, width: int | None = None) -> Array:
+    """(N,) True from the first of `flags` (N,) in each sequence on; sequences as in `running_count`."""
+    if namespace(flags) is not np:
+        return flags | (running_count(flags, ids, width) > 0)
+    n = len(flags)
+    starts = np.arange(0, n, width) if ids is None else np.flatnonzero(np.diff(ids, prepend=-1))
+    ends, rises = np.append(starts[1:], n), np.append(np.flatnonzero(flags[1:] > flags[:-1]) + 1, n)
+    first = np.where(flags[starts], starts, np.minimum(rises[rises.searchsorted(starts)], ends))
+    lengths = np.stack([first - starts, ends - first], 1).reshape(-1)
+    return np.tile([False, True], len(starts)).repeat(lengths)
 
 
 def _same_device(arrays: dict[str, Array]) -> None:

@@ -9,8 +9,8 @@ from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.arrival import on_host
 from tracker_diag.tensors.batch import Tensors, TokenBatch
 from tracker_diag.tensors.observation import Observation, add_observations, packed, renamed, unpacked
-from tracker_diag.tensors.parts import PART, contexts, observations
 from tracker_diag.tensors.ranks import Ranks
+from tracker_diag.tensors.segments import observations
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.suspicions import suspicions, told_by
 from tracker_diag.tensors.worst import Found, Place, WorstTokens
@@ -72,16 +72,15 @@ class Intake:
             if error.masked:
                 self._came(step, seconds)
             raise
-        in_parts = not batch.is_on_device and len(batch.model_mask) > PART
-        # Of a large batch labels of all tokens are made for what needs them alone.
-        labels = {} if in_parts and not self.worst.looks else label(batch, self._names)
-        if self._health.strict:
-            rows = labels or {"context": contexts(batch, self._names)}
-            self._health.tell(suspicions(tensors, batch, rows))
+        first, on_host_already = self._health.strict, not batch.is_on_device
+        # Of a batch on the host labels of all tokens are made for what needs them alone.
+        labels = {} if on_host_already and not (first or self.worst.looks) else label(batch, self._names)
+        if first:
+            self._health.tell(suspicions(tensors, batch, labels))
             self.told_by = told_by(tensors)
             self._came(step, seconds)
         observed: dict[Pair, Observation]
-        if in_parts:
+        if on_host_already:
             observed = observations(batch, self._names, self._batches, clip=self._clip)
         else:
             observed = {

@@ -96,11 +96,16 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
         lambda: batch.running_count(tool & ~before(tool)),
         *beginnings(batch),
     )
+
+    def everywhere(values: Array) -> Array:
+        return values
+
+    rows = rows_told(batch, told, everywhere) | rows_given(batch, names, everywhere)
     return {
         dimension: xp.where(batch.model_mask, row, size(dimension)).astype(np.int32, copy=False)
         if xp is np
         else xp.where(batch.model_mask, row, size(dimension)).to(xp.int32)
-        for dimension, row in rows_told(batch, names, told, lambda values: values).items()
+        for dimension, row in rows.items()
     }
 
 
@@ -120,21 +125,28 @@ class Told:
     """Whether nobody knows that; None where all is known."""
 
 
-def rows_told(batch: TokenBatch, names: Names, told: Told, of: Callable[[Array], Array]) -> dict[Dimension, Array]:
-    """By dimension the rows of the tokens that `told` is about, and that `of` takes from what a batch has (N,) of."""
-    xp, begins, unknown = namespace(told.answered), told.begins, told.unknown
-    resulted = told.answered if begins is None else told.answered | begins
-    after = resulted if batch.after_tool is None else of(batch.after_tool)
+def rows_told(batch: TokenBatch, masks: Told, picked: Callable[[Array], Array]) -> dict[Dimension, Array]:
+    """By dimension the rows of what `masks` is about, and that `picked` takes from what a batch has (N,) of."""
+    xp, begins, unknown = namespace(masks.answered), masks.begins, masks.unknown
+    resulted = masks.answered if begins is None else masks.answered | begins
+    after = resulted if batch.after_tool is None else picked(batch.after_tool)
 
     rows: dict[Dimension, Array] = {"context": after * np.int32(1)}
     if batch.after_tool is None:
-        rows["after_tool_k"] = xp.where(resulted, told.is_late() * np.int32(1), 2)
+        rows["after_tool_k"] = xp.where(resulted, masks.is_late() * np.int32(1), 2)
         if unknown is not None:
             rows["context"] = xp.where(unknown & ~resulted, len(CONTEXT), rows["context"])
             rows["after_tool_k"] = xp.where(unknown & ~resulted, size("after_tool_k"), rows["after_tool_k"])
-    if batch.after_tool is None and begins is None and unknown is None:
-        rows["turn"] = _counted(told.turns(), "turn")
-    given = {name: of(values) for name, values in batch.labels.items() if name not in GROUPINGS}
+    if batch.after_tool is None and begins is None and unknown is None and "turn" not in batch.labels:
+        rows["turn"] = _counted(masks.turns(), "turn")
+    return rows
+
+
+def rows_given(batch: TokenBatch, names: Names, picked: Callable[[Array], Array]) -> dict[Dimension, Array]:
+    """By dimension the rows of the tokens that `picked` takes from (N,), as their labels say."""
+    given = {name: picked(values) for name, values in batch.labels.items() if name not in GROUPINGS}
+    xp = namespace(batch.model_mask)
+    rows: dict[Dimension, Array] = {}
     if "turn" in given:
         rows["turn"] = _counted(given["turn"], "turn")
     if "policy_lag" in given:

@@ -107,15 +107,14 @@ class FanOut:
     def _passed(self, entries: Sequence[Entry]) -> list[Entry]:
         """The `entries` as they may leave the process."""
         passed: list[Entry] = []
-        rest, over = iter(entries), False
-        while not over:  # an entry that fails ends the guard, and is left out
+        waiting = iter(entries)
+        while True:  # one guard for as many as raise nothing: it costs more than what it guards
             with self._guard():
-                for entry in rest:
+                for entry in waiting:
                     clean = scrubbed(entry)
                     kept = self._before_send(clean) if self._before_send else clean
                     passed += [] if kept is None else [kept]
-                over = True
-        return passed
+                return passed
 
     def flush(self, seconds: float) -> bool:
         """Wait until all trackers have what they were given, at most so long; whether they have."""

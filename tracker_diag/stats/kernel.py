@@ -1,0 +1,95 @@
+"""The compiled kernel, kernel.c: it counts and sums in one pass. Where it is missing, numpy does the same more slowly.
+
+It is built with the wheel and loaded at import. It is called through ctypes, so it fits every Python, starts no thread,
+and other threads go on while it works.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.stats.arrays import Array, Float64Array, IntArray, RowArray
+
+FILE = Path(__file__).with_name("_kernel.so")
+VERSION = 1
+"""Of what its functions take; a file of another version is left over from an earlier build."""
+
+
+class Kernel:
+    """The functions of kernel.c on numpy arrays; these say what they take."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        library.kernel_filled.restype = ctypes.c_int64
+
+    def count(
+        self, values: Array, labels: Sequence[Array], counts: Sequence[RowArray], nonfinite: Sequence[IntArray]
+    ) -> None:
+        """Count `values` (n,) into partitions, each with the row of every value: as `Tally.count`."""
+        given = np.ascontiguousarray(values, np.float32)
+        rows = [np.ascontiguousarray(label, np.int32) for label in labels]
+        sizes = np.array([len(part) for part in nonfinite])
+        self._library.kernel_count(
+            _at(given), ctypes.c_int64(given.size), len(rows), _all_at(rows), _at(sizes), _all_at(counts),
+            _all_at(nonfinite),
+        )  # fmt: skip
+
+    def fold(
+        self, pair: Sequence[Array], segments: Sequence[IntArray], rows: Sequence[RowArray],
+        counted: tuple[Sequence[RowArray], Sequence[IntArray]], summed: tuple[Float64Array, Float64Array],
+        *, from_numerator: bool,
+    ) -> None:  # fmt: skip
+        """Count and sum up the log-ratios of segments: as `Sums.include`.
+
+        Args:
+            pair: new and old log-probabilities, (N,) each.
+            segments: begin, end, context and sequence, (q,) int64 each.
+            rows: int32 of each partition, (q,) or (N,).
+            counted: counts and nonfinite of each partition, to be added to.
+            summed: (contexts, 7) sums of weights and (contexts, sequences) sums of r, to be added to.
+        """
+        kind = np.float64 if np.float64 in (pair[0].dtype, pair[1].dtype) else np.float32
+        given, (counts, nonfinite) = [np.ascontiguousarray(part, kind) for part in pair], counted
+        sizes = np.array([len(part) for part in nonfinite])
+        by_token = np.array([len(part) != len(segments[0]) for part in rows], np.uint8)
+        self._library.kernel_fold(
+            *map(_at, given), kind == np.float64, from_numerator, ctypes.c_int64(len(segments[0])), *map(_at, segments),
+            ctypes.c_int64(summed[1].shape[1]), len(rows), _all_at(rows), _at(by_token), _at(sizes), _all_at(counts),
+            _all_at(nonfinite), *map(_at, summed),
+        )  # fmt: skip
+
+    def taken(self, counts: RowArray) -> tuple[IntArray, IntArray]:
+        """The cells of `counts` that are not 0, as `sparse` gives them; there is 0 afterwards."""
+        size = ctypes.c_int64(counts.size)
+        filled = self._library.kernel_filled(_at(counts), size)
+        index, count = np.empty(filled + 1, np.int64), np.empty(filled + 1, np.int64)
+        self._library.kernel_taken(_at(counts), size, _at(index), _at(count))
+        return index[:filled], count[:filled]
+
+
+def _at(array: Array) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _all_at(arrays: Sequence[Array]) -> Any:
+    return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+
+
+def _loaded() -> Kernel | None:
+    try:
+        library = ctypes.CDLL(str(FILE))
+    except OSError:  # built without a compiler, or for another machine
+        return None
+    return Kernel(library) if library.kernel_version() == VERSION else None
+
+
+KERNEL = _loaded()
+"""None where numpy does its work."""
+
+
+def kernel() -> Kernel | None:
+    """The compiled kernel, where there is one."""
+    return KERNEL

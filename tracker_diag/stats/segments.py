@@ -1,0 +1,141 @@
+"""Segments of a batch on the host: what their log-ratios count and sum up to, by the kernel or by numpy."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracker_diag.stats.arrays import Float64Array, FloatArray, IntArray, RowArray
+from tracker_diag.stats.histogram import FEW, Tally
+from tracker_diag.stats.kernel import kernel
+from tracker_diag.stats.weights import FIELDS, WeightSums
+
+SMALL = 4.0
+"""Nats: a weight is then known to 1e-14, whatever the others are."""
+TOTAL = FIELDS.index("total")
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Tokens next to each other that are of one sequence and one context, (q,) int64 each; none is empty."""
+
+    begin: IntArray
+    end: IntArray
+    """Of each segment the first of its tokens, and the one after its last."""
+    context: IntArray
+    """The row of sums that it belongs to."""
+    sequence: IntArray
+
+    @property
+    def arrays(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """All four, contiguous."""
+        return self.begin, self.end, self.context, self.sequence
+
+    @property
+    def lengths(self) -> IntArray:
+        return self.end - self.begin
+
+    def part(self, first: int, last: int) -> "Segments":
+        """The segments from `first` up to `last`, with their tokens counted from the first of them."""
+        some = slice(first, last)
+        offset = self.begin[first]
+        return Segments(self.begin[some] - offset, self.end[some] - offset, self.context[some], self.sequence[some])
+
+    def tokens(self) -> IntArray:
+        """(n,) where their tokens are."""
+        lengths = self.lengths
+        before = lengths.cumsum() - lengths
+        tokens: IntArray = np.arange(lengths.sum()) + (self.begin - before).repeat(lengths)
+        return tokens
+
+
+class Sums:
+    """What the log-ratios of segments have come to so far.
+
+    Args:
+        sizes: how many rows each partition has that they are counted into.
+        contexts, sequences: how many there are.
+        from_numerator: as in `WeightSums.summed`.
+    """
+
+    def __init__(self, sizes: Sequence[int], contexts: int, sequences: int, *, from_numerator: bool) -> None:
+        self.tally = Tally(sizes)
+        self._sums = np.ascontiguousarray(WeightSums.none((contexts,)).array().T)
+        self.of_sequences = np.zeros((contexts, sequences))
+        """Sums of r, in nats, by context and sequence; NaN and inf are among them."""
+        self._from_numerator = from_numerator
+
+    @property
+    def weights(self) -> Float64Array:
+        """(7, contexts) an `array` of `WeightSums`."""
+        return self._sums.T
+
+    def include(self, new: FloatArray, old: FloatArray, segments: Segments, rows: Sequence[RowArray]) -> None:
+        """Take in the log-ratios of `segments`.
+
+        Args:
+            new, old: (N,) log-probabilities in nats, whose difference is r.
+            rows: of each partition the row of each segment, (q,), or of each token, (N,); int32.
+        """
+        lengths, tally = segments.lengths, self.tally
+        if (compiled := kernel()) and lengths.sum() > FEW:
+            compiled.fold(
+                (new, old), segments.arrays, rows, (tally.counts, tally.nonfinite), (self._sums, self.of_sequences),
+                from_numerator=self._from_numerator,
+            )  # fmt: skip
+            return
+        tokens = segments.tokens()
+        with np.errstate(invalid="ignore"):  # inf − inf is NaN, which is counted, not dropped
+            r = new[tokens] - old[tokens]
+        labels = [part.repeat(lengths) if len(part) == len(lengths) else part[tokens] for part in rows]
+        self.tally.count(r, labels)
+        self._sum_up(r, segments)
+
+    def _sum_up(self, r: FloatArray, segments: Segments) -> None:
+        lengths = segments.lengths
+        starts, contexts = lengths.cumsum() - lengths, len(self._sums)
+        summed = stretch_sums(r, starts, from_numerator=self._from_numerator)
+        if summed is not None:
+            total, weights = summed[TOTAL], sums_by_row(summed, segments.context, contexts)
+        else:
+            member = segments.context.repeat(lengths) == np.arange(contexts)[:, None]
+            weights = WeightSums.summed(r, member, from_numerator=self._from_numerator).array()
+            with np.errstate(invalid="ignore"):
+                total = np.add.reduceat(r.astype(np.float64, copy=False), starts)
+        np.add.at(self.of_sequences, (segments.context, segments.sequence), total)
+        self._sums[:] = (WeightSums.of_array(self._sums.T) + WeightSums.of_array(weights)).array().T
+
+
+def stretch_sums(log_weights: FloatArray, starts: IntArray, *, from_numerator: bool) -> Float64Array | None:
+    """What `WeightSums` are made of, of the stretches of `log_weights` (n,) that begin at `starts` (q,); on the host.
+
+    Returns:
+        (7, q): n, the largest r, and the sums of w − 1, of (w − 1)², of r, of r² and of the k3 terms. They are not
+        relative to the largest weight. So None where any r is not finite, or so large or small that they had to be.
+    """
+    r, over = log_weights.astype(np.float64, copy=False), np.add.reduceat
+    low, high = float(r.min()), float(r.max())
+    if not -SMALL < low <= high < SMALL:  # NaN is neither
+        return None
+    n = np.diff(starts, append=len(r)).astype(np.float64)
+    excess = np.expm1(r)
+    k3 = over(np.expm1(-r) + r if from_numerator else excess - r, starts)
+    largest = np.maximum.reduceat(r, starts)
+    return np.stack([n, largest, *(over(part, starts) for part in (excess, excess * excess, r, r * r)), k3])
+
+
+def sums_by_row(stretches: Float64Array, rows: IntArray, size: int) -> Float64Array:
+    """(7, size), an `array` of `WeightSums`: those `stretches` (7, q) together that have the same of `rows` (q,)."""
+    sums: Float64Array = WeightSums.none((size,)).array()
+    for row in range(size):
+        mine = rows == row
+        if mine.any():
+            n, excess, squared, total, squares, k3 = (
+                float(np.add.reduce(part[mine])) for i, part in enumerate(stretches) if i != 1
+            )
+            largest = float(stretches[1][mine].max())
+            scale = math.exp(-largest)
+            first, second = scale * (n + excess), scale * scale * (n + 2 * excess + squared)
+            sums[:, row] = (n, largest, first, second, total, squares, k3)
+    return sums

@@ -1,0 +1,173 @@
+"""A batch on the host is cut into segments, and reduced some of them at a time.
+
+What is masked, most of a padded batch, is not computed, and temporaries stay in the cache.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from tracker_diag.metrics.series import FIRST, PAIRS, Dimension, Pair
+from tracker_diag.stats.arrays import Array, BoolArray, Float64Array, IntArray, RowArray
+from tracker_diag.stats.gradient import SIZE, gradient_sums
+from tracker_diag.stats.segments import Segments, Sums
+from tracker_diag.stats.weights import applied_sums
+from tracker_diag.tensors.batch import TokenBatch
+from tracker_diag.tensors.observation import (
+    GROUPS,
+    ROWS,
+    Observation,
+    group_of_prompt,
+    groups_in_order,
+    multiplied,
+    pair_of_applied,
+    rows_of,
+)
+from tracker_diag.tensors.slices import Names, Told, beginnings, rows_given, rows_told
+
+AT_ONCE = 1 << 18
+"""Tokens that are reduced at once, masked ones among them, or one segment."""
+
+
+def observations(
+    batch: TokenBatch,
+    names: Names,
+    first_group: int = 0,
+    at_once: int = AT_ONCE,
+    clip: tuple[float, float] = (0.2, 0.2),
+) -> dict[Pair, Observation]:
+    """What `Observation.reduced` makes of each pair of `batch`, which is on the host.
+
+    Counts are the same, sums are to rounding.
+    """
+    segments, of_masks = cut(batch)
+    if "prompt" in batch.labels:
+        group = group_of_prompt(batch.labels["prompt"][segments.begin])
+    else:
+        group = groups_in_order(batch, first_group)[segments.sequence]
+    rows = _narrow({**of_masks, "context": of_masks["context"] * GROUPS + group})
+    lengths = np.zeros((len(ROWS), batch.sequences))
+    np.add.at(lengths, (segments.context, segments.sequence), segments.lengths)
+    reduced, observed = dict[Pair, _Reduced](), dict[Pair, Observation]()
+    for first, last in _together(segments, at_once):
+        tokens = slice(int(segments.begin[first]), int(segments.end[last - 1]))
+        here = {dimension: row[first:last] for dimension, row in rows.items()} | _narrow(
+            rows_given(batch, names, lambda values, tokens=tokens: values[tokens])
+        )
+        for pair in batch.pairs:
+            if pair not in reduced:
+                reduced[pair] = _Reduced(batch, pair, [*here], clip, lengths.sum(0))
+            reduced[pair].include(tokens, segments.part(first, last), here)
+            if last == len(segments.begin):  # at once, so that the next pair counts in the same memory
+                observed[pair] = reduced[pair].observation(lengths)
+    return observed
+
+
+def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array]]:
+    """The model tokens of `batch`, and by dimension the row of each segment, as far as masks tell.
+
+    A segment is of one row of each of these dimensions.
+    """
+    model, n, flags = batch.model_mask, len(batch.model_mask), beginnings(batch)
+    new = np.zeros(n, np.bool_)
+    if batch.ids is None:
+        new[:: batch.width] = True
+    for values in (batch.ids, model, batch.after_tool, batch.labels.get("prompt"), *flags):
+        if values is not None:
+            new[1:] |= values[1:] != values[:-1]
+    new[0] = True
+    begin = np.flatnonzero(new)
+    end, sampled = np.append(begin[1:], n), model[begin]
+    begin, end = begin[sampled], end[sampled]
+    sequence = begin // (batch.width or 1) if batch.ids is None else batch.ids[begin]
+    tool = batch.response_mask & ~model
+    answers = np.flatnonzero(tool[1:] & ~tool[:-1]) + 1
+    turns = answers.searchsorted(begin)
+    turns -= turns[sequence.searchsorted(sequence)]  # what stands before a sequence's first model token is its prompt
+    late: IntArray | BoolArray = np.zeros(0, np.bool_)
+    if batch.after_tool is None:
+        begin, end, sequence, turns, late = _cut_late(begin, end, sequence, turns)
+
+    def at_segments(values: Array) -> Array:
+        return values[begin]
+
+    begins, unknown = (None if values is None else values[begin] for values in flags)
+    rows = rows_told(batch, Told(turns > 0, lambda: late, lambda: turns, begins, unknown), at_segments)
+    return Segments(begin, end, rows["context"].astype(np.int64), sequence.astype(np.int64, copy=False)), rows
+
+
+def _cut_late(
+    begin: IntArray, end: IntArray, sequence: IntArray, turns: IntArray
+) -> tuple[IntArray, IntArray, IntArray, IntArray, BoolArray]:
+    """The same cut behind the first `FIRST` tokens of each turn, and whether they are later ones."""
+    before = (end - begin).cumsum() - (end - begin)
+    new = np.ones(len(begin), np.bool_)
+    new[1:] = (turns[1:] != turns[:-1]) | (sequence[1:] != sequence[:-1])
+    first = before[new]  # tokens before each turn
+    places = first + FIRST
+    places = places[places < np.append(first[1:], before[-1] + end[-1] - begin[-1])]
+    where = before.searchsorted(places, "right") - 1
+    inside = places > before[where]
+    where, places = where[inside], places[inside]
+    times = np.ones(len(begin), np.int64)
+    times[where] = 2
+    cuts, of_turn = begin[where] + places - before[where], first[new.cumsum() - 1]
+    begin, end, before, of_turn = (part.repeat(times) for part in (begin, end, before, of_turn))
+    at = where + np.arange(len(where))
+    end[at] = begin[at + 1] = cuts
+    before[at + 1] = places
+    return begin, end, sequence.repeat(times), turns.repeat(times), before - of_turn >= FIRST
+
+
+def _together(segments: Segments, at_once: int) -> Iterator[tuple[int, int]]:
+    """Ranges of segments whose tokens, masked ones between them with them, are no more than `at_once`, or one."""
+    first, begin, end = 0, segments.begin, segments.end
+    while first < len(begin):
+        last = max(int(end.searchsorted(begin[first] + at_once, "right")), first + 1)
+        yield first, last
+        first = last
+
+
+def _narrow(rows: Mapping[Dimension, Array]) -> dict[Dimension, RowArray]:
+    return {dimension: np.ascontiguousarray(row, np.int32) for dimension, row in rows.items()}
+
+
+class _Reduced:
+    """What the segments of a batch have come to so far, of one pair."""
+
+    def __init__(
+        self, batch: TokenBatch, pair: Pair, dimensions: list[Dimension], clip: tuple[float, float], sizes: Float64Array
+    ) -> None:
+        self._pair, self._dimensions, self._clip = [batch.logprobs[name] for name in PAIRS[pair]], dimensions, clip
+        drift = pair == "reference"  # its tokens come from the newer of the two policies
+        self._sums = Sums([rows_of(name) for name in dimensions], len(ROWS), batch.sequences, from_numerator=drift)
+        self._weights = batch.applied_weights if pair == pair_of_applied(batch) else None
+        self._applied, self._update = np.zeros((len(ROWS), 5)), np.zeros((len(ROWS), SIZE))
+        self._multiplied, self._sizes = multiplied(batch), sizes
+        self._advantages = batch.labels.get("advantages") if pair == "policy" else None
+
+    def include(self, tokens: slice, segments: Segments, rows: Mapping[Dimension, RowArray]) -> None:
+        """Take in `segments`, whose tokens are among `tokens`."""
+        new, old = (values[tokens] for values in self._pair)
+        self._sums.include(new, old, segments, [rows[dimension] for dimension in self._dimensions])
+        if self._weights is None and self._advantages is None:
+            return
+        at, lengths = segments.tokens(), segments.lengths
+        with np.errstate(invalid="ignore"):
+            r, context = new[at] - old[at], segments.context.repeat(lengths)
+        if self._weights is not None:
+            applied = self._weights[tokens][at]
+            for row in range(len(ROWS)):
+                mine = context == row
+                self._applied[row] += applied_sums(applied[mine], r[mine], mine[mine])
+        if self._advantages is not None:
+            by = None if self._multiplied is None else self._multiplied[tokens][at]
+            share = (1 / self._sizes[segments.sequence]).repeat(lengths)
+            given = self._advantages[tokens][at]
+            self._update += gradient_sums(r, given, context, self._clip, by, rows=len(ROWS), share=share)
+
+    def observation(self, lengths: Float64Array) -> Observation:
+        """What all of them come to; `lengths` says of each row and sequence how many tokens it has."""
+        sketches = dict(zip(self._dimensions, self._sums.tally.sketches(), strict=True))
+        reached = np.concatenate([self._applied, self._update], axis=1)
+        return Observation.built(sketches, self._sums.weights, list(self._sums.of_sequences), list(lengths), reached)
