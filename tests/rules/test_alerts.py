@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.rules.alerts import TITLE, Alerts, recent
-from tracker_diag.rules.alerts import alerts as tells
+from tracker_diag.rules.alerts import TITLE, Alerts, is_loud, recent
 from tracker_diag.rules.findings import Finding, identity
 from tracker_diag.rules.incidents import connected
 from tracker_diag.rules.loader import catalog
@@ -78,7 +77,7 @@ def test_symptoms_stand_in_the_notice_of_their_cause_and_have_none_of_their_own(
     alerts, cause = Alerts(), finding()
     (notice,) = notices(alerts, 12, cause, finding("POL004", onset=8, fired=12))
     assert notice.title.startswith("POL001 post_tool")
-    assert "With it: POL004 post_tool: " in notice.text
+    assert "Symptom: POL004 post_tool: " in notice.text
     late = finding("NUM001", "all", onset=28, fired=30)
     assert notices(alerts, 30, late, others=[cause]) == []
     (own,) = notices(alerts, 30, finding("REW003", "all", onset=28, fired=30), others=[cause])  # no symptom of it
@@ -91,7 +90,7 @@ def test_it_is_told_again_when_what_lies_behind_it_is_found():
     whole = finding("POL001", onset=7, fired=20)
     (notice,) = notices(alerts, 20, whole, others=[replace(part, inhibited_by="POL001")])
     assert notice.title.startswith("POL001 post_tool")
-    assert notice.text.splitlines()[2].startswith("This is what lies behind POL002, told before.")
+    assert notice.text.splitlines()[2].startswith("This is the cause of POL002, reported before.")
     assert notices(alerts, 21, whole, others=[replace(part, inhibited_by="POL001")]) == []
 
 
@@ -103,8 +102,8 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
     assert (worse.level, worse.title) == ("error", "Worse: Reward has lost what it had gained (POL001 post_tool)")
     assert worse.text.splitlines()[2:6] == [
         (
-            "POL001 was told at step 10 as a warning. It is an error now, "
-            "with OUT001 all: Reward has lost what it had gained, since step 30."
+            "Reported at step 10 as a warning (POL001). Now an error: "
+            "OUT001 all: Reward has lost what it had gained, since step 30."
         ),
         "Damage, since step 30: p95 is 0.4.",
         "At step 10: p95 is 0.4.",
@@ -129,7 +128,7 @@ def test_a_symptom_that_makes_it_worse_is_named_by_the_title():
     (worse,) = notices(alerts, 30, severe, others=[cause])
     assert worse.title == f"Worse: {late.rule.title} (POL001 post_tool)"[:TITLE]
     assert worse.text.splitlines()[2].startswith(
-        "POL001 was told at step 10 as a warning. It is an error now, with NUM001 all: "
+        "Reported at step 10 as a warning (POL001). Now an error: NUM001 all: "
     )
 
 
@@ -139,7 +138,7 @@ def test_a_fall_that_was_told_alone_is_worse_once_its_cause_is_known_and_the_tit
     (worse,) = notices(alerts, 60, finding("ENV001", "all", onset=35, fired=60), others=[damage])
     assert (worse.level, worse.title[:17]) == ("error", "Worse: ENV001 all")
     assert worse.text.splitlines()[2].startswith(
-        "OUT001 was told at step 40 as a warning. It is an error now, with ENV001 all: "
+        "Reported at step 40 as a warning (OUT001). Now an error: ENV001 all: "
     )
 
 
@@ -245,7 +244,7 @@ def test_a_cause_that_is_found_after_the_damage_is_told():
     notices(alerts, 40, damage, others=[slow])
     (notice,) = notices(alerts, 60, finding("ENV001", "all", onset=35, fired=60), others=[slow, damage])
     assert (notice.level, notice.title[:6]) == ("error", "ENV001")
-    assert notice.text.splitlines()[2].startswith("This is what lies behind OUT001, told before.")
+    assert notice.text.splitlines()[2].startswith("This is the cause of OUT001, reported before.")
 
 
 def test_what_comes_back_is_headed_by_how_it_is_now():
@@ -299,8 +298,8 @@ def test_nothing_that_fires_is_left_untold_and_nothing_ends_that_still_fires(cou
         assert all(one.text for one in told)
         for incident in connected(found):
             known = any(identity(one) in alerts._open for one in incident.findings)
-            loud = [one for one in incident.findings if tells(one)]
-            assert known or all(alerts._told[identity(one)[:3]] + one.rule.cooldown_steps > step for one in loud)
+            loud = [one for one in incident.findings if is_loud(one)]
+            assert known or all(alerts._reported[identity(one)[:3]] + one.rule.cooldown_steps > step for one in loud)
             fires = any(one.state == "firing" and one.rule.severity != "info" for one in incident.findings)
             assert fires or not known
 

@@ -13,9 +13,7 @@ pytestmark = pytest.mark.slow
 
 FIRST = "POL001 post_tool: Token probabilities diverge after tool calls"
 WORSE = "Worse: Reward has lost what it had gained (POL001 post_tool)"
-CHANGED = (
-    "POL001 was told at step 86 as a warning. It is an error now, with OUT001 all: Reward has lost what it had gained"
-)
+CHANGED = "Reported at step 86 as a warning (POL001). Now an error: OUT001 all: Reward has lost what it had gained"
 SO_FAR = "Continue? No. "
 
 

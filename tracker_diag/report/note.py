@@ -7,10 +7,10 @@ from tracker_diag.rules.triage import Summary
 
 
 def note_on(summary: Summary, links: str, picture: str = "") -> str:
-    """The decision in the first line, then what it costs, where to resume and what to do; trackers fold the rest.
+    """The decision in the first line, then its cost, where to resume and what to do. Trackers fold the rest.
 
     Args:
-        links: to where more is to be seen.
+        links: to pages with more detail.
         picture: of the curves.
     """
     decision, first = decide(summary), summary.first_break
@@ -24,7 +24,7 @@ def note_on(summary: Summary, links: str, picture: str = "") -> str:
     far, harm, resume, step = tiles
     parts += [f"{resume}. {step}", f"{far}. {harm}.", picture]
     if incident.symptoms:
-        parts.append("With it:\n\n" + "\n".join(f"- {finding}" for finding in incident.symptoms))
+        parts.append("Symptoms:\n\n" + "\n".join(f"- {finding}" for finding in incident.symptoms))
     if evidence := speaks_for(first):
         parts.append(f"Evidence at step {first.fired}:\n\n" + "\n".join(f"- {line}" for line in evidence))
     if first.rule.remedy[1:]:

@@ -1,4 +1,4 @@
-"""Alerts: which incidents a person is told of, once each, again when they get worse, and when they are over."""
+"""Alerts: each incident is reported once, again if it gets worse, and when it ends."""
 
 import math
 import shlex
@@ -13,25 +13,25 @@ from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.recommendation import Recommendation, recommend
 
 TITLE = 63
-"""Characters of a title that W&B takes."""
+"""The longest title that W&B takes, in characters."""
 
 PLACE = 30
-"""Characters of a rule and its slice that stand behind what has become worse."""
+"""The longest rule and slice at the end of a title, in characters."""
 
-CALLED: Mapping[Severity, str] = {"info": "a note", "warn": "a warning", "error": "an error"}
+IN_WORDS: Mapping[Severity, str] = {"info": "a note", "warn": "a warning", "error": "an error"}
 
 MOST = 256
-"""Findings that are over, of which incidents are made while the run goes on: the last ones."""
+"""Ended findings that a live run still groups into incidents: the latest ones."""
 
 
-def alerts(finding: Finding) -> bool:
-    """Whether a person is to be told: it fired, at warn or above, and nothing firing explains it."""
+def is_loud(finding: Finding) -> bool:
+    """Whether a person should know: it fires at warn or above, and no firing rule explains it."""
     return finding.state == "firing" and finding.severity != "info" and finding.inhibited_by is None
 
 
 @dataclass(frozen=True)
 class Notice:
-    """What a person is told at one step: the incidents that fired there or got worse, or those that ended."""
+    """One alert, of one step: the incidents that fired or got worse, or those that ended."""
 
     step: int
     level: Severity
@@ -39,18 +39,18 @@ class Notice:
     """Under 64 characters, as W&B asks."""
     text: str
     id: str = ""
-    """What tells it from every other one, where it may be sent twice; a receiver can tell by it."""
+    """Unique. If a notice is sent twice, the receiver can see it by this."""
 
 
 @dataclass(frozen=True)
 class _News:
-    """An incident that is to be told."""
+    """An incident to report."""
 
     incident: Incident
     why: str = ""
-    """What it has to do with what was told before; empty where nothing was."""
+    """What is new since the last report; empty on the first one."""
     worse: Finding | None = None
-    """What has made it worse than when it was told."""
+    """The finding that made it worse."""
 
 
 class HasFindings(Protocol):
@@ -72,79 +72,84 @@ class HasFindings(Protocol):
 class Alerts:
     """Turns changes of findings into notices.
 
-    One incident is one notice, whatever joins it later; another one when it becomes an error or when its cause turns
-    out to be more than was told, and one at its end. What is to be told at one step makes one notice, the severest of
-    the earliest onset on top. A rule that comes and goes on one slice begins a new incident only `cooldown_steps` after
-    it was last told.
+    An incident gives one notice, whatever joins it later. It gives a second one if it becomes an error or if another
+    cause is found, and a last one at its end. All news of one step is in one notice, the severest with the earliest
+    onset first. If a rule comes and goes on a slice, it begins a new incident only `cooldown_steps` after its last
+    report.
     """
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str | None, str], int] = {}
+        self._reported: dict[tuple[str, str | None, str], int] = {}
+        """The step of the last report, by rule, pair and slice."""
         self._open: dict[Identity, Severity] = {}
-        """Findings of the incidents that were told and are not over, and how severe each was then."""
+        """Findings of the reported incidents that have not ended, and their severity in that report."""
         self._due: int | None = None
-        """The step from which on one that rests may be told."""
+        """The first step at which a cooldown ends, if one holds a report back."""
 
     def look_again(self, step: int) -> None:
-        """Have `notices` look at all incidents at `step`, whether or not any has changed."""
+        """Make `notices` check all incidents at `step`, even if none has changed."""
         self._due = step
 
     def notices(self, step: int, changed: Sequence[Finding], run: HasFindings) -> list[Notice]:
-        """What is to be told at `step`, where `changed` of all the run's findings did."""
+        """The notices of `step`, after `changed` of the run's findings did."""
         due = self._due is not None and step >= self._due
-        if not due and not any(one.state != "pending" for one in changed):
+        if not due and not any(finding.state != "pending" for finding in changed):
             return []
         findings = run.findings  # an engine collects and sorts them anew each time
-        known = {identity(one) for one in findings}
+        known = {identity(finding) for finding in findings}
         self._open = {name: severity for name, severity in self._open.items() if name in known}
         self._due = None
         news: list[_News] = []
         ended: list[Incident] = []
         for incident in run.incidents:
-            told = [one for one in incident.findings if identity(one) in self._open]
-            loud = [one for one in incident.findings if alerts(one)]
-            new = self._news(incident, told, loud, step) if loud and not incident.acknowledged else None
+            reported = [finding for finding in incident.findings if identity(finding) in self._open]
+            loud = [finding for finding in incident.findings if is_loud(finding)]
+            new = self._news(incident, reported, loud, step) if loud and not incident.acknowledged else None
             if new is not None:
                 news.append(new)
-                self._told |= {identity(one)[:3]: step for one in loud if identity(one) not in self._open}
-            if told or new is not None:
-                self._open |= {identity(one): incident.severity for one in loud}
-            if told and not any(one.state == "firing" and one.severity != "info" for one in incident.findings):
+                self._reported |= {identity(part)[:3]: step for part in loud if identity(part) not in self._open}
+            if reported or new is not None:
+                self._open |= {identity(finding): incident.severity for finding in loud}
+            if reported and not any(part.state == "firing" and part.severity != "info" for part in incident.findings):
                 ended.append(incident)
                 self._forget(incident)
         what_now = recommend(run.incidents, run.best, goes_on=True, checkpoints=run.checkpoints)
         fired = [_fired(step, news, what_now)] if news else []
         return [*fired, _ended(step, ended)] if ended else fired
 
-    def _news(self, incident: Incident, told: Sequence[Finding], loud: Sequence[Finding], step: int) -> _News | None:
-        """What is told at `step` of an incident of which `told` are known and `loud` firing; None for nothing."""
+    def _news(
+        self, incident: Incident, reported: Sequence[Finding], loud: Sequence[Finding], step: int
+    ) -> _News | None:
+        """The news of an incident at `step`: some findings are `reported`, others `loud`. None if there is none."""
         cause = incident.cause
-        if not told:
-            rests_until = min(self._told.get(identity(one)[:3], -math.inf) + one.rule.cooldown_steps for one in loud)
+        if not reported:
+            rests_until = min(
+                self._reported.get(identity(finding)[:3], -math.inf) + finding.rule.cooldown_steps for finding in loud
+            )
             if step >= rests_until:
                 return _News(incident)
             self._due = int(min(self._due or rests_until, rests_until))
             return None
-        known: list[Severity] = [self._open[identity(one)] for one in told]
+        known: list[Severity] = [self._open[identity(finding)] for finding in reported]
         was = max(known, key=SEVERITIES.index)
         if SEVERITIES.index(was) < SEVERITIES.index(incident.severity):
             worse = self._made_worse(incident)
-            then = max((self._told.get(identity(one)[:3], -1), one.rule.id) for one in told)
-            when = f"at step {then[0]}" if then[0] >= 0 else "before"
+            at, rule = max((self._reported.get(identity(part)[:3], -1), part.rule.id) for part in reported)
+            when = f"at step {at}" if at >= 0 else "before"
             why = f"{_heading(worse)}, since step {worse.onset}."
-            now = f"It is {CALLED[incident.severity]} now, with {why}"
-            return _News(incident, f"{then[1]} was told {when} as {CALLED[was]}. {now}", worse)
-        if not alerts(cause) or identity(cause) in self._open:
+            now = f"Now {IN_WORDS[incident.severity]}: {why}"
+            return _News(incident, f"Reported {when} as {IN_WORDS[was]} ({rule}). {now}", worse)
+        if not is_loud(cause) or identity(cause) in self._open:
             return None
-        fall = all(one.rule.link == DAMAGE for one in told) and cause.rule.link != DAMAGE
-        parts = sorted({one.rule.id for one in told if fall or explains(cause, one)})
-        return _News(incident, f"This is what lies behind {', '.join(parts)}, told before.") if parts else None
+        fall = all(finding.rule.link == DAMAGE for finding in reported) and cause.rule.link != DAMAGE
+        parts = sorted({finding.rule.id for finding in reported if fall or explains(cause, finding)})
+        return _News(incident, f"This is the cause of {', '.join(parts)}, reported before.") if parts else None
 
     def _made_worse(self, incident: Incident) -> Finding:
-        """Of what nobody was told of, what harms most: damage, or what is as severe as the whole; the latest of it."""
-        new = [one for one in incident.findings if identity(one) not in self._open] or [incident.cause]
-        harm = [one for one in new if one.rule.link == DAMAGE or one.severity == incident.severity]
-        return max(harm or new, key=lambda one: (one.state == "firing", one.fired or 0))
+        """The latest of the new findings that harm most: damage, or those as severe as the incident."""
+        new = [finding for finding in incident.findings if identity(finding) not in self._open] or [incident.cause]
+        harm = [finding for finding in new if finding.rule.link == DAMAGE or finding.severity == incident.severity]
+        return max(harm or new, key=lambda finding: (finding.state == "firing", finding.fired or 0))
 
     def _forget(self, incident: Incident) -> None:
         for finding in incident.findings:
@@ -152,35 +157,34 @@ class Alerts:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "told": [[*about, step] for about, step in self._told.items()],
+            "told": [[*place, step] for place, step in self._reported.items()],
             "open": [[*identity, severity] for identity, severity in self._open.items()],
             "due": self._due,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._told = {(rule, pair, slice): step for rule, pair, slice, step in state["told"]}
+        self._reported = {(rule, pair, slice): step for rule, pair, slice, step in state["told"]}
         self._open = {(rule, pair, slice, onset): severity for rule, pair, slice, onset, severity in state["open"]}
         self._due = state["due"]
 
 
 def recent(findings: Sequence[Finding]) -> list[Finding]:
-    """Those that an incident of now may be made of: all but what came and went long ago in a run of many findings."""
+    """The findings that current incidents use. In a run of many findings, those that ended long ago are left out."""
     early = len(findings) - MOST
-    return [one for i, one in enumerate(findings) if i >= early or one.state == "firing"]
+    return [finding for i, finding in enumerate(findings) if i >= early or finding.state == "firing"]
 
 
 def _fired(step: int, news: Collection[_News], what_now: Recommendation) -> Notice:
-    told = sorted(news, key=lambda one: (-SEVERITIES.index(one.incident.severity), one.incident.onset))
-    first, *others = told
+    first, *others = sorted(news, key=lambda part: (-SEVERITIES.index(part.incident.severity), part.incident.onset))
     cause = first.incident.cause
-    # What came back is told by what fires now, and not by how it began the first time.
-    lead = cause if first.why or alerts(cause) else next(filter(alerts, first.incident.findings))
+    # A returning cause may be quiet now: then the notice leads with what fires.
+    lead = cause if first.why or is_loud(cause) else next(filter(is_loud, first.incident.findings))
     todo, more = advice(lead.rule)
     text = [f"Continue? {what_now.says}."] if what_now else []
-    text += [*todo, *_told(first, lead, step)]
+    text += [*todo, *_paragraphs(first, lead, step)]
     text += [
-        f"Also{' worse' if one.worse else ''}: {_heading(one.incident.cause)}. {one.incident.summary}."
-        for one in others
+        f"Also{' worse' if other.worse else ''}: {_heading(other.incident.cause)}. {other.incident.summary}."
+        for other in others
     ]
     text += more
     title = _heading(lead) if first.worse is None else _worse(first.worse, lead)
@@ -188,7 +192,7 @@ def _fired(step: int, news: Collection[_News], what_now: Recommendation) -> Noti
 
 
 def _worse(finding: Finding, lead: Finding) -> str:
-    """The title of an incident headed by `lead` that `finding` has made worse."""
+    """The title of an incident with `lead` first that `finding` made worse."""
     if finding is lead:
         return f"Worse: {_heading(lead)}"
     place = f" ({_cut(_short(lead), PLACE)})"
@@ -199,25 +203,25 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _told(news: _News, lead: Finding, step: int) -> list[str]:
-    """What stands in a notice at `step` of an incident with `lead` on top, line by line: what is new of it first."""
+def _paragraphs(news: _News, lead: Finding, step: int) -> list[str]:
+    """The lines on one incident in a notice at `step`, with `lead` first; if it got worse, the damage comes first."""
     incident = news.incident
-    damage = [f"Damage, since step {one.onset}: {one.summary}." for one in incident.damage if one is not lead]
-    then = f"At step {lead.fired}: " if lead.fired != step else ""  # it may be long ago, and is not so any more
+    damage = [f"Damage, since step {part.onset}: {part.summary}." for part in incident.damage if part is not lead]
+    then = f"At step {lead.fired}: " if lead.fired != step else ""  # if it fired earlier, the numbers are of then
     about = [
         f"{then}{lead.summary}.",
         f"{lead.rule.name} ({lead.rule.link}), onset at step {lead.onset}, fired at {lead.fired}.",
     ]
-    symptoms = [one for one in incident.symptoms if alerts(one) and one is not lead]
+    symptoms = [part for part in incident.symptoms if is_loud(part) and part is not lead]
     return [
         *([news.why] if news.why else []),
         *([*damage, *about] if news.worse else [*about, *damage]),
-        *(f"With it: {_heading(one)}. {one.summary}." for one in symptoms),
+        *(f"Symptom: {_heading(part)}. {part.summary}." for part in symptoms),
     ]
 
 
 def advice(rule: Rule) -> tuple[list[str], list[str]]:
-    """What to do first, if the rule says so; and the command that shows all of it, which a rule in Python lacks."""
+    """The first remedy, if there is one, and the command that shows the rule. A rule made in Python has no command."""
     first = [f"First: {rule.remedy[0]}"] if rule.remedy else []
     if rule.own and rule.file is None:
         return first, []
@@ -227,7 +231,9 @@ def advice(rule: Rule) -> tuple[list[str], list[str]]:
 
 def _ended(step: int, over: Sequence[Incident]) -> Notice:
     parts = [finding for incident in over for finding in incident.findings if finding.severity != "info"]
-    text = [f"{_heading(one)}: from step {one.onset} to {one.resolved}." for one in parts if one.resolved is not None]
+    text = [
+        f"{_heading(part)}: from step {part.onset} to {part.resolved}." for part in parts if part.resolved is not None
+    ]
     return Notice(step, "info", f"{_short(over[0].cause)}: resolved"[:TITLE], "\n".join(text))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from tracker_diag.report.note import note_on
-from tracker_diag.rules.alerts import alerts
+from tracker_diag.rules.alerts import is_loud
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, incidents
 from tracker_diag.rules.triage import Summary, first_break
@@ -12,9 +12,9 @@ from tracker_diag.trackers.mlflow.view import view_path
 
 def tags_of(findings: Collection[Finding]) -> dict[str, str]:
     """The run's tags for what is firing and what broke first."""
-    firing = [finding for finding in findings if alerts(finding)]
+    firing = [finding for finding in findings if is_loud(finding)]
     first = first_break(findings)
-    open_ones = [incident for incident in incidents(findings) if any(map(alerts, incident.findings))]
+    open_ones = [incident for incident in incidents(findings) if any(map(is_loud, incident.findings))]
     level = max((incident.severity for incident in open_ones), key=SEVERITIES.index, default="ok")
     return {
         "diag.alert.state": level,
