@@ -1,10 +1,11 @@
 """Count what each rule's alarms are worth on fresh runs: writes tracker_diag/rules/record.json.
 
-    python tests/faults/record.py --door build/alerts.jsonl [--first-seed N]
+    python tests/faults/record.py --door build/alerts.jsonl [--first-seed N] [--jobs N]
 
-Trains the fresh runs of plan.py that build/fresh does not have, half an hour on 16 cores, and judges them with the
-rules of this checkout. `--door` has the runs of tests/benchmarks/door.py, as it keeps them. No rule may have changed
-between those runs and this command. Give other seeds whenever a rule was changed after a look at these runs.
+Trains the fresh runs of plan.py and tool_plan.py that build/fresh does not have, half an hour on 16 cores, and judges
+them with the rules of this checkout. `--door` has the runs of tests/benchmarks/door.py, as it keeps them. No rule may
+have changed between those runs and this command. Give other seeds whenever a rule was changed after a look at these
+runs.
 """
 
 import argparse
@@ -23,12 +24,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 import door
 import make
 import plan
+import tool_plan
+import tool_policy
+import tool_runs
+from calls import Kept
 from dataset import Run
 from labels import labelled
 from score import is_healthy, written
 
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.record import FILE, Record, Records, hash_of
+from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.open import read_run
 
@@ -51,21 +57,42 @@ class Judged:
 def judged(run: Run) -> Judged:
     with tempfile.TemporaryDirectory() as folder:
         summary = diagnose(read_run(str(written(run, Path(folder))))).summary
+    return verdict(run, summary)
+
+
+def verdict(run: Run, summary: Summary) -> Judged:
     incidents = [incident for incident in summary.incidents if incident.severity != "info"]
     loud = {one.rule.id for incident in incidents for one in incident.findings if one.severity != "info"}
     return Judged(f"{run.trainer}, {run.task}", tuple(run.right), frozenset(loud), frozenset(summary.blind))
 
 
-def trained(first_seed: int) -> list[Run]:
+def trained(first_seed: int, jobs: int | None) -> list[Run]:
     """The fresh runs that are faulty or healthy, trained where they are not there."""
     FRESH.mkdir(parents=True, exist_ok=True)
     files = {run: FRESH / f"{run.name.replace('/', '-')}.json" for run in plan.fresh(first_seed)}
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(jobs) as pool:
         left = {pool.submit(make.made, run): file for run, file in files.items() if not file.exists()}
         for done in as_completed(left):
             left[done].write_text(done.result().model_dump_json(), encoding="utf-8")
     runs = labelled([Run.model_validate_json(file.read_text(encoding="utf-8")) for file in files.values()])
     return [run for run in runs if run.fault or is_healthy(run)]
+
+
+def with_tools(first_seed: int, jobs: int | None, folder: Path = tool_runs.FOLDER) -> list[Judged]:
+    """The runs of agents with tools that are faulty or healthy, trained where they are not there, and judged."""
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = tool_plan.planned(first_seed)
+    for task in dict.fromkeys(run.task for run in runs):
+        tool_policy.warm(task, skilled=True, folder=folder)
+    with ProcessPoolExecutor(jobs) as pool:
+        files = list(pool.map(tool_runs.made, runs, [folder] * len(runs)))
+        labels = labelled([tool_runs.rows_of(file) for file in files])
+        kept = [(run, file) for run, file in zip(labels, files, strict=True) if run.fault or is_healthy(run)]
+        return list(pool.map(judged_calls, *zip(*kept, strict=True)))
+
+
+def judged_calls(run: Run, file: Path) -> Judged:
+    return verdict(run, Kept(file).judged())
 
 
 def at_the_door(file: Path) -> Iterator[Judged]:
@@ -100,10 +127,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--door", type=Path, required=True)
     parser.add_argument("--first-seed", type=int, default=900_001)
+    parser.add_argument("--jobs", type=int, help="processes; as many as there are cores by default")
     arguments = parser.parse_args()
-    runs = trained(arguments.first_seed)
-    with ProcessPoolExecutor() as pool:
+    runs = trained(arguments.first_seed, arguments.jobs)
+    with ProcessPoolExecutor(arguments.jobs) as pool:
         planted = list(pool.map(judged, runs))
+    planted += with_tools(arguments.first_seed, arguments.jobs)
     tensors = list(at_the_door(arguments.door))
     write(planted, tensors, f"seeds from {arguments.first_seed:,}")
 
