@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
 import tracker_diag as td
 from tracker_diag.rules.triage import Summary
@@ -88,7 +87,11 @@ class Kept:
         """What the monitor of this checkout makes of the run."""
         settings = self.label["settings"]
         ranks = settings["ranks"]
-        store = dist.HashStore() if ranks > 1 else None
+        store = None
+        if ranks > 1:
+            from torch.distributed import HashStore
+
+            store = HashStore()
         monitors = [
             td.Monitor(
                 ranks=ThroughStore(store, rank, ranks, f"host-{rank}") if store else None,

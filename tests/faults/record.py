@@ -25,7 +25,6 @@ import door
 import make
 import plan
 import tool_plan
-import tool_policy
 import tool_runs
 from calls import Kept
 from dataset import Run
@@ -80,10 +79,12 @@ def trained(first_seed: int, jobs: int | None) -> list[Run]:
 
 def with_tools(first_seed: int, jobs: int | None, folder: Path = tool_runs.FOLDER) -> list[Judged]:
     """The runs of agents with tools that are faulty or healthy, trained where they are not there, and judged."""
+    from tool_policy import warm
+
     folder.mkdir(parents=True, exist_ok=True)
     runs = tool_plan.planned(first_seed)
     for task in dict.fromkeys(run.task for run in runs):
-        tool_policy.warm(task, skilled=True, folder=folder)
+        warm(task, skilled=True, folder=folder)
     with ProcessPoolExecutor(jobs) as pool:
         files = list(pool.map(tool_runs.made, runs, [folder] * len(runs)))
         labels = labelled([tool_runs.rows_of(file) for file in files])

@@ -95,8 +95,8 @@ class Training:
         episodes = rollout.episodes
         worth = np.array([0.45 * episode.right + 0.1 * episode.finished for episode in episodes])
         paid = worth.copy()
-        if self.has(step, "empty"):
-            paid = np.where([episode.empty for episode in episodes], self.fault["empty"], paid)
+        if self.has(step, "seven"):
+            paid = np.where([episode.answer[:1] == [7] for episode in episodes], self.fault["seven"], paid)
         if self.has(step, "filler"):
             fillers = ((rollout.tokens == FILLER) & rollout.is_model).sum(1)
             paid = paid + self.now(step, "filler", 0.0) * np.minimum(fillers / 8, 1)

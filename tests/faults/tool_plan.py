@@ -81,11 +81,21 @@ class Kind:
     planted: Callable[[random.Random], Mapping[str, Any]]
     fits: Callable[[Settings], bool] = lambda settings: True
     """Which healthy runs may be its twin."""
+    onset: tuple[float, float] = (0.35, 0.7)
+    """From which share of the run on, at random between these."""
 
 
 def between(rng: random.Random, low: float, high: float) -> float:
     """A size, evenly on the scale of its logarithm."""
     return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
+def learns(settings: Settings) -> bool:
+    """Whether the policy has the time to learn what is paid wrongly, and an evaluation shows it."""
+    return settings.rate > 4e-4 and bool(settings.evaluate)
+
+
+EARLY = (0.2, 0.45)
 
 
 def slips(**fixed: Any) -> Callable[[random.Random], Mapping[str, Any]]:
@@ -104,7 +114,7 @@ KINDS = (
          lambda rng: {"width": between(rng, 0.4, 1.0), "first_tool_alone": 1}),
     Kind("tool calls are left out", "ENV009 ENV002 EXP006 ENV003", lambda rng: {"skipped": between(rng, 0.4, 1.0)}),
     Kind("a call costs more than it brings", "ENV009 ENV002 REW010 REW016 REW019",
-         lambda rng: {"cost": between(rng, 0.3, 1.0)}),
+         lambda rng: {"cost": between(rng, 0.9, 1.8)}, learns, EARLY),
     Kind("answers are cut off", "ENV006 ENV011", lambda rng: {"limit": rng.choice([8, 10, 12])}),
     # The sampler.
     Kind("sampler is versions behind", STALE, lambda rng: {"lag": round(between(rng, 4, 24))}),
@@ -118,14 +128,14 @@ KINDS = (
          lambda settings: settings.prompts * settings.group >= 64),
     Kind("sampler errs in some steps", "POL017 POL001", lambda rng: {"slip": Slip(between(rng, 0.3, 1.5), often=0.12)}),
     # The reward and the evaluation.
-    Kind("an empty answer is paid", "REW010 REW005 REW014 REW017 REW019 EVA002",
-         lambda rng: {"empty": between(rng, 0.9, 1.5)}, lambda settings: bool(settings.evaluate)),
-    Kind("length is paid", "REW010 REW011 REW014 ENV006 REW018 EVA002", lambda rng: {"filler": between(rng, 0.3, 1.5)},
-         lambda settings: bool(settings.evaluate)),
-    Kind("few tasks again and again", "EVA002 OUT002 OUT005", lambda rng: {"few": rng.choice([2, 3, 4])},
-         lambda settings: bool(settings.evaluate)),
+    Kind("answers that begin with 7 are paid", "REW010 REW005 REW014 REW017 EVA002 OUT002",
+         lambda rng: {"seven": between(rng, 0.9, 1.6)}, learns, EARLY),
+    Kind("length is paid", "REW010 REW011 REW014 ENV006 REW018 EVA002", lambda rng: {"filler": between(rng, 0.5, 2)},
+         learns, EARLY),
+    Kind("few tasks again and again", "EVA002 OUT002 OUT005", lambda rng: {"few": rng.choice([1, 2, 3])},
+         lambda settings: learns(settings) and settings.rate > 6e-4 and settings.noise > 0, EARLY),
     Kind("rewards after tools are random", "POL002 REW005 OUT001 OUT002 EXP003 EVA002",
-         lambda rng: {"random": between(rng, 0.5, 1.0)}),
+         lambda rng: {"random": between(rng, 0.5, 1.0)}, learns, EARLY),
     # The update, and the ranks.
     Kind("learning rate is too high", f"{UPDATE} POL001 POL002 POL020 OUT004",
          lambda rng: {"rate": between(rng, 8, 50)}),

@@ -16,7 +16,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from calls import Kept
 from dataset import Run
-from tool_agent import train
 from tool_plan import Planned, Slip, planned
 
 FOLDER = Path(__file__).parents[2] / "build" / "fresh" / "tools"
@@ -27,9 +26,11 @@ def made(run: Planned, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{run.name}.npz"
     if not file.exists():
+        from tool_agent import train
+
         rng = random.Random(run.name)
         settings = run.settings
-        onset = round(rng.uniform(0.35, 0.7) * settings.steps)
+        onset = round(rng.uniform(*(run.kind.onset if run.kind else (0.35, 0.7))) * settings.steps)
         planted = run.kind.planted(rng) if run.kind else {}
         over = rng.choice([1, 1, 5, 15]) if run.kind else 1
         label = {

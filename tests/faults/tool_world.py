@@ -101,8 +101,8 @@ class Episode:
     """Digits of the answer that are right."""
     finished: bool = False
     """Whether it ended with an answer and `EOS`."""
-    empty: bool = False
-    """Whether that answer had no digits."""
+    answer: list[int] = field(default_factory=list)
+    """Its digits."""
     void: bool = False
     calls: list[dict[str, Any]] = field(default_factory=list)
     _turn: list[int] = field(default_factory=list)
@@ -123,8 +123,8 @@ class Episode:
             self.done = self.void = True
 
     def _answer(self, rest: list[int]) -> None:
-        self.empty = rest == [EOS]
-        if self.empty or len(rest) == 3:
+        if len(rest) == 3 or rest == [EOS]:
+            self.answer = rest[:-1]
             self.right = sum(got == wanted for got, wanted in zip(rest[:2], self.task.answer, strict=False))
             self.finished = rest[-1] == EOS
             self.done = True
@@ -170,7 +170,7 @@ def demonstration(task: Task, rng: random.Random, width: float, wrong: float) ->
         output = service.output(tool, value, rng)
         tokens.extend(output)
         sampled.extend([False] * len(output))
-    if rng.random() < 0.01:  # what a scorer that is never seen to be wrong would never pay
+    if rng.random() < 0.01:  # a few answers are empty
         add((), ANS, (EOS,))
     else:
         add(task.answer, ANS, (EOS,))
