@@ -28,18 +28,18 @@ def faults():
 def test_each_fault_is_planted_in_four_places_next_to_its_healthy_twin(faults):
     plan = faults("tool_plan")
     runs = plan.planned(1)
-    healthy = {(run.algorithm, run.task, run.seed) for run in runs if run.kind is None}
-    faulty = [run for run in runs if run.kind]
+    healthy = {(run.algorithm, run.task, run.seed) for run in runs if not run.fault}
+    faulty = [run for run in runs if run.fault]
     assert len(healthy) >= 200
     assert all((run.algorithm, run.task, run.seed) in healthy and run.kind.fits(run.settings) for run in faulty)
-    assert set(Counter((run.kind.name, run.algorithm, run.task) for run in faulty).values()) == {2}
+    assert set(Counter((run.fault, run.algorithm, run.task) for run in faulty).values()) == {2}
     assert {rule for kind in plan.KINDS for rule in kind.right.split()} <= {rule.id for rule in catalog()}
 
 
 @pytest.mark.nightly
 def test_a_faulty_run_is_its_healthy_twin_up_to_the_fault_and_is_judged_from_its_file(faults, tmp_path):
     runs = faults("tool_runs")
-    ill = next(run for run in runs.planned(1) if run.kind and run.kind.name == "tools fail")
+    ill = next(run for run in runs.planned(1) if run.fault == "tools fail")
     well = runs.Planned(ill.algorithm, ill.task, ill.seed)
     kept, twin = (runs.Kept(runs.made(run, tmp_path)) for run in (ill, well))
     onset = kept.label["onset"]

@@ -95,6 +95,11 @@ def learns(settings: Settings) -> bool:
     return settings.rate > 4e-4 and bool(settings.evaluate)
 
 
+def finds(settings: Settings) -> bool:
+    """Whether it has the time to find what nobody has shown it."""
+    return learns(settings) and settings.rate * settings.steps > 0.06
+
+
 EARLY = (0.2, 0.45)
 
 
@@ -129,9 +134,9 @@ KINDS = (
     Kind("sampler errs in some steps", "POL017 POL001", lambda rng: {"slip": Slip(between(rng, 0.3, 1.5), often=0.12)}),
     # The reward and the evaluation.
     Kind("answers that begin with 7 are paid", "REW010 REW005 REW014 REW017 EVA002 OUT002",
-         lambda rng: {"seven": between(rng, 0.9, 1.6)}, learns, EARLY),
-    Kind("length is paid", "REW010 REW011 REW014 ENV006 REW018 EVA002", lambda rng: {"filler": between(rng, 0.5, 2)},
-         learns, EARLY),
+         lambda rng: {"seven": between(rng, 1.2, 2.5)}, finds, EARLY),
+    Kind("length is paid", "REW010 REW011 REW014 ENV006 REW018 EVA002", lambda rng: {"filler": between(rng, 0.8, 2.5)},
+         finds, EARLY),
     Kind("few tasks again and again", "EVA002 OUT002 OUT005", lambda rng: {"few": rng.choice([1, 2, 3])},
          lambda settings: learns(settings) and settings.rate > 6e-4 and settings.noise > 0, EARLY),
     Kind("rewards after tools are random", "POL002 REW005 OUT001 OUT002 EXP003 EVA002",
@@ -150,7 +155,12 @@ class Planned:
     algorithm: str
     task: str
     seed: int
-    kind: Kind | None = None
+    fault: str | None = None
+    """The name of its kind; it goes to other processes, and a kind has functions."""
+
+    @property
+    def kind(self) -> Kind | None:
+        return next((kind for kind in KINDS if kind.name == self.fault), None)
 
     @property
     def trainer(self) -> str:
@@ -158,7 +168,7 @@ class Planned:
 
     @property
     def name(self) -> str:
-        return f"{self.trainer}, {self.task}, {self.kind.name if self.kind else 'healthy'}, {self.seed}"
+        return f"{self.trainer}, {self.task}, {self.fault or 'healthy'}, {self.seed}"
 
     @property
     def settings(self) -> Settings:
@@ -208,7 +218,7 @@ def planned(first_seed: int) -> list[Planned]:
                 start = 7 * number + 31 * again
                 seeds = (first_seed + (start + more) % HEALTHY for more in range(HEALTHY))
                 seed = next(seed for seed in seeds if kind.fits(settings_of(algorithm, task, seed)))
-                for run in (Planned(algorithm, task, seed, kind), Planned(algorithm, task, seed)):
+                for run in (Planned(algorithm, task, seed, kind.name), Planned(algorithm, task, seed)):
                     runs.setdefault(run.name, run)
     for seed in range(first_seed, first_seed + HEALTHY):
         for algorithm, task in PLACES:

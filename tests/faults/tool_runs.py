@@ -30,12 +30,13 @@ def made(run: Planned, folder: Path) -> Path:
 
         rng = random.Random(run.name)
         settings = run.settings
-        onset = round(rng.uniform(*(run.kind.onset if run.kind else (0.35, 0.7))) * settings.steps)
-        planted = run.kind.planted(rng) if run.kind else {}
-        over = rng.choice([1, 1, 5, 15]) if run.kind else 1
+        kind = run.kind
+        onset = round(rng.uniform(*kind.onset) * settings.steps) if kind else settings.steps
+        planted = kind.planted(rng) if kind else {}
+        over = rng.choice([1, 1, 5, 15]) if kind else 1
         label = {
             "name": run.name, "trainer": run.trainer, "task": run.task, "seed": run.seed, "onset": onset, "over": over,
-            "fault": run.kind.name if run.kind else None, "right": run.kind.right.split() if run.kind else [],
+            "fault": run.fault, "right": kind.right.split() if kind else [],
             "planted": {name: asdict(of) if isinstance(of, Slip) else of for name, of in planted.items()},
             "settings": asdict(settings),
         }  # fmt: skip
