@@ -56,6 +56,7 @@ class Training:
     def service(self, step: int) -> Service:
         """How the tools behave at `step`; a fault may be of the first tool alone."""
         settings = self.settings
+        seconds = settings.seconds * self.now(step, "slower", 1.0)
         width = settings.width + settings.wave * (1 + np.sin(step / 5)) / 2
 
         def of_tools(name: str, usual: float) -> tuple[float, float]:
@@ -64,7 +65,7 @@ class Training:
 
         return Service(
             of_tools("width", width), of_tools("fails", 0.01), self.fault.get("times_out", 0.0),
-            of_tools("seconds", settings.seconds), self.now(step, "skipped", 0.0),
+            (seconds, seconds), self.now(step, "skipped", 0.0),
         )  # fmt: skip
 
     def tasks(self, step: int) -> list[Task]:

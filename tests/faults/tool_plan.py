@@ -113,7 +113,7 @@ KINDS = (
          lambda rng: {"fails": between(rng, 0.2, 0.9), "times_out": rng.choice([0, 0.5])}),
     Kind("one tool fails", "ENV001 ENV008 ENV013",
          lambda rng: {"fails": between(rng, 0.3, 0.95), "first_tool_alone": 1}),
-    Kind("tools are slow", "ENV008 RES001 RES002", lambda rng: {"seconds": between(rng, 3, 40)}),
+    Kind("tools are slow", "ENV008 RES001 RES002", lambda rng: {"slower": between(rng, 2, 40)}),
     Kind("tools answer in another form", "POL001 POL002 ENV014", lambda rng: {"width": between(rng, 0.3, 1.0)}),
     Kind("one tool answers in another form", "POL001 POL002 POL019 ENV013 ENV014",
          lambda rng: {"width": between(rng, 0.4, 1.0), "first_tool_alone": 1}),
