@@ -9,8 +9,13 @@ from statistics import median
 import numpy as np
 from dataset import Run
 
-REWARDS = ("rollout/ep_rew_mean", "charts/episodic_return", "rewards/accuracy_reward/mean", "reward")
-OUTCOMES = (*REWARDS, "rewards/rounded_reward/mean", "eval/mean_reward", "eval_rewards/accuracies", "eval_loss")
+REWARDS = (
+    "rollout/ep_rew_mean", "charts/episodic_return", "rewards/accuracy_reward/mean", "reward", "critic/score/mean",
+)  # fmt: skip
+OUTCOMES = (
+    *REWARDS, "rewards/rounded_reward/mean", "eval/mean_reward", "eval_rewards/accuracies", "eval_loss", "eval_reward",
+    "val-core/tools/reward/mean@1",
+)  # fmt: skip
 WINDOW = 5
 
 

@@ -1,11 +1,11 @@
 """Count what each rule's alarms are worth on fresh runs: writes tracker_diag/rules/record.json.
 
-    python tests/faults/record.py --door build/alerts.jsonl [--public CLONES] [--first-seed N]
+    python tests/faults/record.py --door build/alerts.jsonl [--public CLONES] [--first-seed N] [--jobs N]
 
-Trains the fresh runs of plan.py that build/fresh does not have, half an hour on 16 cores, and judges them with the
-rules of this checkout. `--door` has the runs of tests/benchmarks/door.py, as it keeps them; `--public` the clones that
-public_logs.py reads. No rule may have changed between those runs and this command. Give other seeds whenever a rule
-was changed after a look at these runs.
+Trains the fresh runs of plan.py and tool_plan.py that build/fresh does not have, half an hour on 16 cores, and judges
+them with the rules of this checkout. `--door` has the runs of tests/benchmarks/door.py, as it keeps them; `--public`
+the clones that public_logs.py reads. No rule may have changed between those runs and this command. Give other seeds
+whenever a rule was changed after a look at these runs.
 """
 
 import argparse
@@ -24,6 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import door
 import make
 import plan
+import tool_plan
+import tool_runs
+from calls import Kept
 from dataset import Run
 from labels import labelled
 from public_logs import LISTS, listed, log_of
@@ -32,6 +35,7 @@ from score import is_healthy, written
 from tracker_diag.rules.incidents import connected
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.record import ALARMED, FILE, Record, Records, hash_of
+from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.open import read_run
 
@@ -56,28 +60,55 @@ class Judged:
 
 def judged(run: Run) -> Judged:
     with tempfile.TemporaryDirectory() as folder:
-        return judged_file(written(run, Path(folder)), f"{run.trainer}, {run.task}", tuple(run.right))
+        return judged_file(written(run, Path(folder)), _place(run), tuple(run.right))
 
 
 def judged_file(file: Path, place: str, right: tuple[str, ...]) -> Judged:
-    """What the rules make of a metrics file, candidates as loud as any."""
-    summary = diagnose(read_run(str(file))).summary
-    found = connected([finding.moved(unproven=False) for finding in summary.findings])
-    incidents = [incident for incident in found if incident.severity != "info"]
-    loud = {one.rule.id for incident in incidents for one in incident.findings if one.severity != "info"}
+    """What the rules make of a metrics file."""
+    return verdict(diagnose(read_run(str(file))).summary, place, right)
+
+
+def verdict(summary: Summary, place: str, right: tuple[str, ...]) -> Judged:
+    """What the rules have found, candidates as loud as any."""
+    together = connected([finding.moved(unproven=False) for finding in summary.findings])
+    incidents = [incident for incident in together if incident.severity != "info"]
+    loud = {finding.rule.id for incident in incidents for finding in incident.findings if finding.severity != "info"}
     return Judged(place, right, frozenset(loud), frozenset(summary.blind))
 
 
-def trained(first_seed: int) -> list[Run]:
+def _place(run: Run) -> str:
+    return f"{run.trainer}, {run.task}"
+
+
+def trained(first_seed: int, jobs: int | None) -> list[Run]:
     """The fresh runs that are faulty or healthy, trained where they are not there."""
     FRESH.mkdir(parents=True, exist_ok=True)
     files = {run: FRESH / f"{run.name.replace('/', '-')}.json" for run in plan.fresh(first_seed)}
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(jobs) as pool:
         left = {pool.submit(make.made, run): file for run, file in files.items() if not file.exists()}
         for done in as_completed(left):
             left[done].write_text(done.result().model_dump_json(), encoding="utf-8")
     runs = labelled([Run.model_validate_json(file.read_text(encoding="utf-8")) for file in files.values()])
     return [run for run in runs if run.fault or is_healthy(run)]
+
+
+def with_tools(first_seed: int, jobs: int | None, folder: Path = tool_runs.FOLDER) -> list[Judged]:
+    """The runs of agents with tools that are faulty or healthy, trained where they are not there, and judged."""
+    from tool_policy import warm
+
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = tool_plan.planned(first_seed)
+    for task in dict.fromkeys(run.task for run in runs):
+        warm(task, skilled=True, folder=folder)
+    with ProcessPoolExecutor(jobs) as pool:
+        files = list(pool.map(tool_runs.made, runs, [folder] * len(runs)))
+        labels = labelled([tool_runs.rows_of(file) for file in files])
+        kept = [(run, file) for run, file in zip(labels, files, strict=True) if run.fault or is_healthy(run)]
+        return list(pool.map(judged_calls, *zip(*kept, strict=True)))
+
+
+def judged_calls(run: Run, file: Path) -> Judged:
+    return verdict(Kept(file).judged(), _place(run), tuple(run.right))
 
 
 def at_the_door(file: Path) -> Iterator[Judged]:
@@ -137,10 +168,12 @@ def main() -> None:
     parser.add_argument("--door", type=Path, required=True)
     parser.add_argument("--public", type=Path)
     parser.add_argument("--first-seed", type=int, default=900_001)
+    parser.add_argument("--jobs", type=int, help="processes; as many as there are cores by default")
     arguments = parser.parse_args()
-    runs = trained(arguments.first_seed)
-    with ProcessPoolExecutor() as pool:
+    runs = trained(arguments.first_seed, arguments.jobs)
+    with ProcessPoolExecutor(arguments.jobs) as pool:
         planted = list(pool.map(judged, runs))
+    planted += with_tools(arguments.first_seed, arguments.jobs)
     tensors = list(at_the_door(arguments.door))
     public = list(published(arguments.public)) if arguments.public else []
     write(planted, tensors, public, f"seeds from {arguments.first_seed:,}")
