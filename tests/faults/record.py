@@ -149,7 +149,7 @@ def counted(runs: list[Judged]) -> dict[str, Record]:
 
 
 def demoted(runs: Sequence[Judged], records: Mapping[str, Record]) -> tuple[str, ...]:
-    """Measured rules that must be silent, so that all that may be loud alarm in at most 1 % of the healthy runs.
+    """Measured rules that must be silent, so that all loud ones together alarm in at most 1 % of the healthy `runs`.
 
     The rule with the most alarms on healthy runs, for its number of healthy runs, goes first.
     """
@@ -192,7 +192,7 @@ def write(planted: list[Judged], tensors: list[Judged], public: list[Judged], se
             "tensors": corpus(tensors, "runs of drawn tensors through the monitor"),
             "public": corpus(public, "public logs"),
         },
-        demoted=demoted([*planted, *tensors, *public], records),
+        demoted=demoted([*planted, *tensors], records)  # public logs are not made after a rule's last change,
         rules=records,
     )
     rules = {name: asdict(record) for name, record in content.rules.items()}
