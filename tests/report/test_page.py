@@ -33,14 +33,14 @@ def run_of(many):
 
 @pytest.fixture(scope="module")
 def long_run():
-    return run_of(8_000)
+    return run_of(20_000)
 
 
 def test_a_long_run_with_odd_names_fits_every_screen_and_loads_nothing(long_run, page, tmp_path):
     file = tmp_path / "page.html"
     file.write_text(run_page(long_run), encoding="utf-8")
     assert file.stat().st_size < 2_000_000
-    assert file.stat().st_size < 1.05 * len(run_page(run_of(2_000)).encode())  # whatever the number of rows
+    assert file.stat().st_size < 1.05 * len(run_page(run_of(4_000)).encode())  # whatever the number of rows
     asked, dialogs = [], []
     page.on("request", lambda request: asked.append(request.url))
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
