@@ -35,6 +35,8 @@ SEES = {
     "samples": "GRPO and RLOO: rewards by function, advantage, length and text of each completion, and the tool calls "
     "that were answered, by tool; with attach(correct=...) whether it is right. Of several processes the first counts "
     "those of all, those of the others a log later; texts stay on their process",
+    "seconds": "GRPO of several processes: what each takes to sample, to call tools and to make log-probabilities, so "
+    "that a slow one is named",
     "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
     "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in "
     "AsyncGRPO; in GRPO with the liger loss of older releases, or as Unsloth has it; which of several tools answered; "
