@@ -20,7 +20,7 @@ simulated = runpy.run_path(str(Path(__file__).parents[1] / "rules" / "simulated.
 def course(values, rising=True):
     found = Course(rising)
     for step, value in enumerate(values):
-        found.add(10 * step, value)
+        found.append(10 * step, value)
     return found
 
 
@@ -35,7 +35,7 @@ def ever(values, rising=True):
     """The row at which it was first lost; None if it never was."""
     found = Course(rising)
     for step, value in enumerate(values):
-        found.add(step, value)
+        found.append(step, value)
         fall = found.fall()
         if fall and fall.lost:
             return step
@@ -204,7 +204,7 @@ def test_saved_at_any_row_it_goes_on_the_same(values, cut):
     after = Course()
     after.load_state_dict(json.loads(json.dumps(before.state_dict(), allow_nan=False)))
     for step, value in enumerate(values[cut:], min(cut, len(values))):
-        after.add(10 * step, value)
+        after.append(10 * step, value)
     assert after == whole
     fall = whole.fall()
     assert fall is None or fall.lost in (True, False)
@@ -292,7 +292,7 @@ def nothing_gained(values):
     """Whether that is said of it at any row of its last fifth."""
     said, at = Course(), []
     for step, value in enumerate(values):
-        said.add(step, value)
+        said.append(step, value)
         if step >= 0.8 * len(values):
             at.append(said.never_rose() or said.ends_as_it_began())
     return any(at)
@@ -357,7 +357,7 @@ def test_a_fall_lasts_until_most_of_it_is_made_good(rng):
     found = Course()
     fallen = []
     for step, value in enumerate(values):
-        found.add(step, value)
+        found.append(step, value)
         fallen.append(found.has_fallen)
     first = fallen.index(True)
     over = fallen.index(False, first)

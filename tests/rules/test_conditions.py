@@ -35,7 +35,7 @@ def judged(ways, values, *, steps=WAIT, predicates=None):
         last = step == steps - 1
         given = {name: value for name, value in values.items() if value is not None and not (last and value == "gap")}
         row = {METRICS[name]: LOGGED[value] for name, value in given.items()}
-        at.table.read(Observed(step, {name: Scalar(name, value) for name, value in row.items()}), again=False)
+        at.table.update(Observed(step, {name: Scalar(name, value) for name, value in row.items()}), again=False)
         for signal in signals.values():
             signal.update(Observed(step, {}))
     return judgement.holds(ways)

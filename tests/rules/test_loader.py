@@ -151,15 +151,15 @@ def test_a_clash_of_ids_names_both_files(own):
     with pytest.raises(RuleError) as error:
         load_rules(own)
     assert str(error.value) == (
-        f"{own}/other.yaml:2: id: ZZZ001 stands in {own}/ZZZ001.yaml:1 as well; give one of them another id"
+        f"{own}/other.yaml:2: id: ZZZ001 is also in {own}/ZZZ001.yaml:1; give one of them another id"
     )
     (own / "other.yaml").write_text(GOOD.replace("ZZZ001", "POL001"))
-    with pytest.raises(RuleError, match=f"other.yaml:1: id: POL001 stands in {CATALOG}/POL001.yaml:2 as well; give"):
+    with pytest.raises(RuleError, match=f"other.yaml:1: id: POL001 is also in {CATALOG}/POL001.yaml:2; give"):
         in_force(own)
 
 
 def test_a_rule_of_the_catalogue_is_there_already():
-    with pytest.raises(RuleError, match=r"POL001 is given twice; `rules` stand beside .*; catalog=False takes"):
+    with pytest.raises(RuleError, match=r"POL001 is given twice; `rules` join .*; with catalog=False"):
         in_force([next(rule for rule in catalog() if rule.id == "POL001")])
 
 

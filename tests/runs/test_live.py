@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import tracker_diag as td
 from tracker_diag.cli.app import app
-from tracker_diag.rules.logged import LiveFinding, told
+from tracker_diag.rules.logged import LiveFinding, live_findings
 from tracker_diag.rules.triage import first_break
 from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.finished import FinishedRun
@@ -80,7 +80,7 @@ def test_tokens_that_were_nan_are_found_again(make_batch, tmp_path):
 def test_without_a_list_the_states_of_the_rules_tell():
     states = [1, 2, 2, 0, 1, 2]
     rows = {step: {"diag/rule/POL001": state, "loss": 0.1} for step, state in enumerate(states)}
-    found = told(rows, ())
+    found = live_findings(rows, ())
     assert found == [LiveFinding("POL001", 1, resolved=3), LiveFinding("POL001", 5)]
     assert [str(one) for one in found] == [
         "POL001: fired at step 1, resolved at 3",

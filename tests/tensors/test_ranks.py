@@ -169,7 +169,7 @@ def test_a_killed_rank_delays_nobody_and_is_reported_with_its_host(tmp_path, fre
     report = json.loads((tmp_path / "0.json").read_text())
     (finding, *_) = [finding for finding in report["findings"] if finding["rule"] == "RES007"]
     assert finding["state"] == "firing"
-    assert finding["summary"].startswith("rank 1 on host-1 was last heard of ")
+    assert finding["summary"].startswith("rank 1 on host-1 last reported ")
     assert 10 <= finding["onset"] <= 20
     assert report["health"].get("internal_errors", 0) == 0
     # While they live, all three are in the counts: 400 tokens of each before its tool results, a step.

@@ -133,7 +133,7 @@ class Course:
     _at: "dict[int, Levels]" = field(default_factory=dict[int, Levels], compare=False)
     """Where it stands, by the part of the run that a level is the mean of, until the next block."""
 
-    def add(self, step: int, value: float) -> None:
+    def append(self, step: int, value: float) -> None:
         """Take the next value."""
         self.rows += 1
         if not self._blocks.append(step, value):

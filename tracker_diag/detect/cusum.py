@@ -204,7 +204,9 @@ class BlockCusum(BlockDetector[CusumSettings]):
         first, self._first = self._first, []
         share = math.sqrt(block / size)
         noise = min(self._noise_of(trail, trail.reshape(-1, block).mean(axis=1)), self._noise)
-        higher, lower = (min(CHANCE * math.sqrt(2) * share * of, self._reference) for of in (self._noise, noise))
+        higher, lower = (
+            min(CHANCE * math.sqrt(2) * share * deviation, self._reference) for deviation in (self._noise, noise)
+        )
         if first and -lower < level - self._mean <= higher:
             both = np.array([*first, *self._trail])
             self._take((self._mean + level) / 2, self._noise_of(both, both.reshape(-1, block).mean(axis=1)))

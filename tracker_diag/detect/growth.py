@@ -225,5 +225,5 @@ class GrowthDetector:
         return known if known and not own.holds and (known.holds or own.holds is None) else own
 
     def _new_known(self) -> KnownCusum:
-        of = self._short
-        return KnownCusum(of.settings, of.scale, of.direction, of.matters, of.disjoint)
+        short = self._short
+        return KnownCusum(short.settings, short.scale, short.direction, short.matters, short.disjoint)

@@ -68,9 +68,9 @@ def levels(places: Float64Array, values: Float64Array, low: float, high: float, 
     share = (places[inside] - low) / (high - low if high > low else 1.0)
     at = np.minimum((share * parts).astype(np.int64), parts - 1)
     sums, counts = np.bincount(at, values[inside], parts), np.bincount(at, minlength=parts)
-    found: Float64Array = np.full(parts, np.nan)
-    np.divide(sums, counts, out=found, where=counts > 0)
-    return found
+    means: Float64Array = np.full(parts, np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means
 
 
 def parting(reference: Float64Array, other: Float64Array, *, log: bool, matters: float = 0.0) -> Parting | None:

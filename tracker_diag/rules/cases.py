@@ -1,4 +1,4 @@
-"""Cases of a rule: series in short notation, what the rule is to do over them, and whether it does."""
+"""Cases of a rule: series in short notation, what the rule should do on them, and whether it does."""
 
 import math
 import re
@@ -47,7 +47,7 @@ def series(notation: str) -> list[float]:
 
 
 class RuleCase(BaseModel):
-    """One case of a rule's test file: series in, the steps at which it is to change its state out."""
+    """One case of a rule's test file: series in, expected steps of its changes of state out."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,9 +60,9 @@ class RuleCase(BaseModel):
     non_finite: dict[int, str] = {}
     """Series that are NaN or infinite, by step."""
     missing: dict[int, str] = {}
-    """Steps since a rank was last heard of, by its number, in the notation of `series`."""
+    """Steps since a rank last reported, by its number, in the notation of `series`."""
     config: dict[int, dict[str, str | float | bool]] = {}
-    """Settings of the run, by the step from which on they are so."""
+    """Settings of the run, by the first step at which they hold."""
     fired: dict[str, int] = {}
     """Steps at which other rules fired."""
     algorithm: Algorithm | None = None
@@ -91,7 +91,7 @@ class RuleCase(BaseModel):
 
 
 def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = None) -> list[str]:
-    """What `rule` does other than `case` expects, one sentence each; empty if it does it all."""
+    """The differences between what `rule` does and what `case` expects, one sentence each; empty if there are none."""
     engine = Engine([rule], settings, case.algorithm)
     columns = {StatKey.parse(name) or name: series(notation) for name, notation in case.series.items()}
     missing = {name: series(notation) for name, notation in case.missing.items()}
@@ -120,7 +120,7 @@ def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = Non
                 resolved.append(step)
     state = engine.states()[rule.id]
     first = fired[0] if fired else None
-    found = {
+    actual = {
         "firing": first.fired if first else "never",
         "resolved": resolved[0] if resolved else None,
         "onset": first.onset if first else None,
@@ -128,12 +128,12 @@ def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = Non
         "spared": first.spared if first else None,
     }
     wrong = [
-        f"{field}: {found[field]}, expected {wanted}"
+        f"{field}: {actual[field]}, expected {wanted}"
         for field in ("firing", "resolved", "onset", "state", "spared")
-        if (wanted := getattr(case, field)) is not None and wanted != found[field]
+        if (wanted := getattr(case, field)) is not None and wanted != actual[field]
     ]
     if wrong and state == "unknown":
-        wrong.append(f"it was blind: {engine.blind().get(rule.id, ('after it had seen',))[0]}")
+        wrong.append(f"the rule was blind: {engine.blind().get(rule.id, ('after it had seen',))[0]}")
     return wrong
 
 
@@ -144,17 +144,17 @@ def load_cases(file: Path, rule: Rule) -> tuple[RuleCase, ...]:
     """The cases of `rule` in `file`.
 
     Raises:
-        RuleError: "file:line: field: what is wrong", for whatever makes the file unusable.
+        RuleError: "file:line: field: what is wrong", if the file cannot be used.
     """
-    found = YamlFile.read(file, RuleError)
-    if not isinstance(found.data, list) or not found.data:
-        raise RuleError(f"{file}:1: {type(found.data).__name__} given, expected a list of cases, at least one")
+    given = YamlFile.read(file, RuleError)
+    if not isinstance(given.data, list) or not given.data:
+        raise RuleError(f"{file}:1: {type(given.data).__name__} given, expected a list of cases, at least one")
     try:
-        cases = _CASES.validate_python(tuple(found.data))
+        cases = _CASES.validate_python(tuple(given.data))
     except ValidationError as error:
-        raise RuleError(found.refused(error, lambda _: RuleCase.model_fields)) from error
+        raise RuleError(given.refused(error, lambda _: RuleCase.model_fields)) from error
     for i, case in enumerate(cases):
         if case.rule != rule.id:
-            line = found.line((i, "rule"))
+            line = given.line((i, "rule"))
             raise RuleError(f"{file}:{line}: {i}.rule: {case.rule!r} given, expected {rule.id}, as the file is named")
     return cases

@@ -1,16 +1,16 @@
-"""When a rule holds: ways over the names of signals, in three-valued logic. Data only, three levels at most.
+"""When a rule holds: ways over the names of signals, in three-valued logic. They are data, with at most three levels.
 
-A rule holds if any of its ways does. A way holds if all of its parts do, its metrics are logged, and nothing that it
-names under `unless` holds.
+A rule holds if any of its ways does. A way holds if all of its parts do, its metrics are logged, and nothing under
+`unless` holds.
 
 | what | counts as |
 |---|---|
 | a signal that cannot see | unknown |
 | a metric of `needs` that the run does not log | no: the way is absent |
 | a metric of `without` that the run logs | no: the way is absent |
-| a metric of either that has not come and still may | unknown |
+| a metric of either that is not logged yet, but may be later | unknown |
 | a signal under `unless` that is unknown for now | unknown |
-| a signal under `unless` whose metrics the run does not log | no: it excuses nothing |
+| a signal under `unless` whose metrics the run does not log | no: it excludes nothing |
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -40,7 +40,7 @@ class AnyOf(Node):
 
 
 def _kind_of_part(given: object) -> str | None:
-    """What a part of a way is, so that an error is about that kind alone."""
+    """The kind of a part of a way, so that an error names that kind only."""
     if isinstance(given, str):
         return "name"
     return "any of" if isinstance(given, AnyOf) or (isinstance(given, dict) and "any" in given) else None
@@ -51,7 +51,7 @@ Part: TypeAlias = Annotated[
     Discriminator(
         _kind_of_part,
         custom_error_type="condition",
-        custom_error_message="expected the name of a signal or predicate, or {any: [...]} over such",
+        custom_error_message="expected the name of a signal or predicate, or {any: [...]} with such names",
     ),
 ]
 
@@ -60,13 +60,13 @@ class Way(Node):
     """One way in which a rule or a predicate holds."""
 
     all: tuple[Part, ...] = ()
-    """Names of signals or predicates, or `any` over such; each must hold."""
+    """Names of signals or predicates, or `any` with such names; each must hold."""
     needs: tuple[SeriesName, ...] = ()
-    """Metrics, or statistics as in `policy/all/k3`, without which this way is absent."""
+    """Metrics or statistics, such as `policy/all/k3`. If one is not logged, this way is absent."""
     without: tuple[SeriesName, ...] = ()
-    """Metrics with which this way is absent: it is for runs that do not log them."""
+    """If one of these metrics is logged, this way is absent."""
     unless: tuple[str, ...] = ()
-    """Names of signals or predicates; none may hold. What the run does not log excuses nothing."""
+    """Names of signals or predicates; none may hold. One without logged metrics counts as not holding."""
 
     @model_validator(mode="after")
     def _says_something(self) -> "Way":
@@ -82,7 +82,7 @@ def _way(given: Any) -> Any:
 _BY_NAME = OrText("The way that holds if this signal or predicate does.")
 
 Ways: TypeAlias = tuple[Annotated[Way, BeforeValidator(_way), _BY_NAME], ...]
-"""Any of them is enough. A name alone is the way that holds if it does."""
+"""One that holds is enough. A name alone is a way that holds if that signal or predicate does."""
 
 
 def named(ways: Ways) -> Iterator[str]:
@@ -94,15 +94,15 @@ def named(ways: Ways) -> Iterator[str]:
 
 
 def signals_of(ways: Ways, predicates: Mapping[str, Ways]) -> tuple[str, ...]:
-    """The signals that decide `ways`, through predicates too, each once."""
-    found: dict[str, None] = {}
+    """The signals that decide `ways`, also through predicates, each once."""
+    signals: dict[str, None] = {}
     for name in named(ways):
-        found |= dict.fromkeys(signals_of(predicates[name], predicates) if name in predicates else (name,))
-    return tuple(found)
+        signals |= dict.fromkeys(signals_of(predicates[name], predicates) if name in predicates else (name,))
+    return tuple(signals)
 
 
 def words(ways: Ways) -> str:
-    """`ways` as a person reads them: `a and (b or c), unless d; or e where kl is logged`."""
+    """`ways` in words: `a and (b or c), unless d; or e where kl is logged`."""
     return "; or ".join(map(_words, ways))
 
 
@@ -129,30 +129,30 @@ class Judgement:
         """Whether any of `ways` holds now; None is unknown.
 
         Args:
-            excuses: whether they are under `unless`, where what is not logged counts as no.
+            excuses: whether they are under `unless`. There, a signal whose metrics are not logged counts as no.
             lasting: signals that count as holding, except under `unless`.
         """
         return _any_of([self._way_holds(way, excuses, lasting) for way in ways])
 
     def can_be(self, ways: Ways, value: bool, heard: Collection[str], *, excuses: bool = False) -> bool:
-        """Whether `ways` can become `value` at all, when only the signals `heard` are ever known."""
+        """Whether `ways` can become `value` if only the signals `heard` are ever known."""
         return (any if value else all)(self._way_can_be(way, value, heard, excuses) for way in ways)
 
     def series(self, ways: Ways, *, excuses: bool = False) -> tuple[Series, ...]:
-        """The series of which `ways` ask whether they are logged; they depend on that and on the signals."""
-        found: dict[Series, None] = {}
+        """The series for which `ways` ask whether they are logged. `ways` depend on that and on the signals."""
+        asked: dict[Series, None] = {}
         for way in ways:
-            found |= dict.fromkeys(self._series[name] for name in (*way.needs, *way.without))
+            asked |= dict.fromkeys(self._series[name] for name in (*way.needs, *way.without))
             for name in named((way,)):
                 under = excuses or name in way.unless
                 if name in self._predicates:
-                    found |= dict.fromkeys(self.series(self._predicates[name], excuses=under))
+                    asked |= dict.fromkeys(self.series(self._predicates[name], excuses=under))
                 elif under:
-                    found |= dict.fromkeys(self._signals[name].looks_at)
-        return tuple(found)
+                    asked |= dict.fromkeys(self._signals[name].looks_at)
+        return tuple(asked)
 
     def unknown(self, ways: Ways, *, excuses: bool = False) -> Reason | None:
-        """Why the first signal that decides is unknown. A way that lacks a metric counts only where all do."""
+        """Why the first deciding signal is unknown. A way that lacks a metric counts only if all ways lack one."""
         present = [way for way in ways if all(self._series[name].logged is True for name in way.needs)] or ways
         reasons = (self._name_unknown(name, excuses or name in way.unless) for way in present for name in named((way,)))
         return next(filter(None, reasons), None)
@@ -164,7 +164,7 @@ class Judgement:
         return None if self._name_holds(name, excuses) is not None else signal.reading().unknown
 
     def not_logged(self, ways: Ways) -> Reason | None:
-        """Why the ways are absent, where a metric that one of them needs is not logged."""
+        """Why the ways are absent, if a metric that one of them needs is not logged."""
         needed = (self._series[name] for way in ways for name in way.needs)
         return next((series.unknown().unknown for series in needed if series.logged is not True), None)
 
@@ -193,7 +193,7 @@ class Judgement:
     def _way_can_be(self, way: Way, value: bool, heard: Collection[str], excuses: bool) -> bool:
         can: list[bool] = []
         for names, wanted in ((way.needs, True), (way.without, False)):
-            # A way for want of a metric is blind; a way that gives place to a metric sees, and says no.
+            # A way that lacks a metric is blind. A way that is absent because of a metric sees, and says no.
             known = [self._series[name].logged for name in names]
             can += [answer is True if value and wanted else answer is not None for answer in known]
         for part in way.all:

@@ -47,15 +47,15 @@ class Earlier:
 
     def values(self, keys: Iterable[str]) -> list[list[float]]:
         """Of each run that has it, the series of one key, or the ratio of those of two, step by step."""
-        found = []
+        series = []
         for run in self._runs:
             columns = [_column(run, key) for key in keys]
             if all(column is not None for column in columns):
                 over, *under = (column for column in columns if column is not None)
                 with np.errstate(divide="ignore", invalid="ignore"):  # on-policy steps are 0 on both slices
                     values = over / under[0] if under else over
-                found.append(values[np.isfinite(values) & (values > 0)].tolist())
-        return [values for values in found if len(values) >= FEWEST]
+                series.append(values[np.isfinite(values) & (values > 0)].tolist())
+        return [values for values in series if len(values) >= FEWEST]
 
 
 def _column(run: Mapping[StatKey, Float64Array], key: str) -> Float64Array | None:

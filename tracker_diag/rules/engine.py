@@ -1,4 +1,4 @@
-"""The engine: holds each rule against each of its pairs and slices, once a step, and keeps its state."""
+"""The engine: evaluates each rule on each of its pairs and slices, once a step, and keeps its state."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from tracker_diag.rules.signals.collapse import Collapse
 from tracker_diag.rules.watch import RuleState, Watch
 
 MOST_CELLS = 4 * NAMED_ROWS
-"""Slices met at run time that rules look at, the first ones; a trainer may name any number of tools."""
+"""The most slices from run time that rules look at, since a trainer can name any number of tools."""
 
 STATE_VALUES: dict[RuleState, int] = {"unknown": -1, "healthy": 0, "pending": 1, "firing": 2}
 
@@ -42,20 +42,20 @@ class Engine:
         self._settings = settings or GrowthSettings()
         self._series = SeriesTable(self._settings)
         self._signals: dict[str, Signal] = {}
-        """What several rules ask of the same series is read once, and each series once for all readers."""
+        """Signals by their data and place. Rules share them, and signals share their series."""
         self._watches: list[Watch] = []
         self._asked: list[Signal] = []
-        """The signals that have anything to look at, and after them the watches that do."""
+        """The signals that have data; `_seeing` are the watches that have data."""
         self._seeing: list[Watch] = []
         self._given: set[Pair] = set()
-        """Pairs that were ever observed, and gave a signal."""
+        """Pairs that were observed and gave a signal."""
         self._noted: set[str] = set()
         self._step: int | None = None
-        """The last one that came."""
+        """The last step."""
         self._algorithm: Algorithm | None = algorithm
         self.earlier = earlier or Earlier()
         self._cells: set[str] = set()
-        """Slices that were met at run time, which rules ask for by `tool:*` and the like."""
+        """Slices first seen at run time, which rules name by `tool:*` and the like."""
         for rule in self.rules:
             for slice in rule.slices:
                 if slice not in ANY:
@@ -63,7 +63,7 @@ class Engine:
         self._ask()
 
     def _watch(self, rule: Rule, slice: str) -> None:
-        """Hold `rule` against `slice` of each of its pairs from now on."""
+        """Evaluate `rule` on `slice` of each of its pairs from now on."""
         for pair in _pairs(rule):
             at = Place(pair, slice, self._settings, self._series, self._algorithm, self.earlier)
             signals: dict[str, Signal] = {}
@@ -75,7 +75,7 @@ class Engine:
             self._watches.append(Watch(rule, at, signals))
 
     def _meet(self, slices: Iterable[str]) -> bool:
-        """Have the rules that ask for such look at each of `slices` that is new; whether any is."""
+        """Start the rules that look at such slices on each new one of `slices`. Return whether any is new."""
         before = len(self._cells)
         for slice in slices:
             if slice not in self._cells and (name := any_of(slice)) and len(self._cells) < MOST_CELLS:
@@ -86,21 +86,21 @@ class Engine:
         return len(self._cells) > before
 
     def _ask(self) -> None:
-        """Find the signals and watches that have anything to look at: the others cost nothing."""
+        """Find the signals and watches that have data. The others cost nothing."""
         self._asked = [signal for signal in self._signals.values() if has_come(signal)]
         self._seeing = [watch for watch in self._watches if watch.can_see]
 
     def evaluate(self, observed: Observed) -> list[Finding]:
-        """Take in one step; the findings whose state changed at it, inhibitions already marked.
+        """Evaluate one step. Returns the findings whose state changed at it, with inhibitions marked.
 
-        Called again with the same step, and all that has come of it by then, it takes in what is new: no series
-        counts twice, and no rule.
+        You may call it again with the same step and more of its data. It then evaluates only what is new, so that no
+        series and no rule counts twice.
         """
         again, self._step = observed.step == self._step, observed.step
         observed = replace(observed, fired={**observed.fired, **self._fired()})
         met = self._meet(dict.fromkeys(filter(None, map(_cell, observed.series))))
         self._given.update(pair for pair in PAIRS if pair not in observed.absent)
-        if self._series.read(observed, again=again) or met:
+        if self._series.update(observed, again=again) or met:
             self._ask()
         for signal in self._asked:
             if not again or not signal.looks_at or any(series.new for series in signal.looks_at):
@@ -111,9 +111,9 @@ class Engine:
         return [w.finding for w in self._watches if w in changed and w.finding]
 
     def with_algorithm(self, algorithm: Algorithm | None) -> "Engine":
-        """The engine of a run whose keys tell its `algorithm` only now: this one, or one that goes on where it is.
+        """The engine of a run whose keys show its `algorithm` only now: this one, or one that continues from its state.
 
-        A rule of other algorithms that has fired stays, so that what was told comes to an end too.
+        A rule of other algorithms that has fired stays, so that its alert can end.
         """
         if algorithm is None or self._algorithm is not None:
             return self
@@ -125,24 +125,24 @@ class Engine:
 
     @property
     def expected_steps(self) -> int | None:
-        """How many the run is meant to have; None where nobody has said so."""
+        """The expected length of the run in steps; None if it is not known."""
         return self._settings.expected_steps
 
     def needed(self, pairs: Iterable[Pair]) -> int:
-        """Steps with a signal until growth can be judged in any of `pairs`."""
+        """Steps with a signal that a judgement of growth needs in any of `pairs`."""
         short = self._settings.short
         return short.block if self.earlier.pairs.intersection(pairs) else short.burn_in + short.baseline
 
     def _inhibit(self) -> list[bool]:
-        """Mark what is explained, and tell for each watch whether that has changed: it may be an alert now, or none."""
+        """Mark what other rules explain. Returns for each watch whether its mark has changed."""
         firing = [watch.finding for watch in self._watches if watch.finding and watch.finding.state == "firing"]
         return [watch.inhibit(firing) for watch in self._watches]
 
     @property
     def findings(self) -> list[Finding]:
-        """All findings so far, in the order of their onset."""
-        found = [f for watch in self._watches for f in (*watch.past, watch.finding) if f]
-        return sorted(found, key=lambda finding: (finding.onset, finding.rule.id))
+        """All findings so far, by onset."""
+        findings = [f for watch in self._watches for f in (*watch.past, watch.finding) if f]
+        return sorted(findings, key=lambda finding: (finding.onset, finding.rule.id))
 
     @property
     def open(self) -> list[Finding]:
@@ -159,26 +159,26 @@ class Engine:
 
     @property
     def noteworthy(self) -> set[str]:
-        """Rules that are, or once were, pending or firing: those whose state is worth a series."""
+        """Rules that are or were pending or firing. Their state is logged as a series."""
         self._noted |= {watch.rule.id for watch in self._watches if watch.state in ("pending", "firing")}
         return self._noted
 
     @property
     def best(self) -> tuple[Reading, ...]:
-        """Of each outcome that came often enough: its last level, and as baseline its best one with the step.
+        """For each outcome with enough values: its last level, and as baseline its best level with the step.
 
-        One that does not hold and has an onset lies lower since then, for too few rows to be a fall.
+        If a reading does not hold and has an onset, the outcome is lower since then, for too few rows to be a fall.
         """
-        collapses = [one for one in self._signals.values() if isinstance(one, Collapse) and one.of_outcome]
-        found = [one.reading() for one in collapses if one.holds is not None]
-        outcomes = tuple({one.series: one for one in reversed(found)}.values())[::-1]
-        # How good a loss is says little where there is a reward or an evaluation.
-        return tuple(one for one in outcomes if one.series != "loss") or outcomes
+        collapses = [signal for signal in self._signals.values() if isinstance(signal, Collapse) and signal.of_outcome]
+        readings = [collapse.reading() for collapse in collapses if collapse.holds is not None]
+        outcomes = tuple({reading.series: reading for reading in reversed(readings)}.values())[::-1]
+        # If there is a reward or an evaluation, the loss says little.
+        return tuple(reading for reading in outcomes if reading.series != "loss") or outcomes
 
     def blind(self) -> dict[str, tuple[Reason, ...]]:
-        """Rules that could not see, or not all that the run gave them to see, with the reasons.
+        """Rules that lacked an input, with the reasons.
 
-        A pair that was never observed blinds a rule only if the rule has no other.
+        If a pair was never observed, the rule is blind only if it has no other pair.
         """
         watched = {watch.rule.id for watch in self._watches}
         reasons: dict[str, list[Reason]] = {
@@ -186,7 +186,7 @@ class Engine:
         }
         seeing = {watch.rule.id for watch in self._watches if watch.sees}
         for watch in self._watches:
-            given = watch.of_all or watch.pair in self._given  # a metric need not be logged of each tool
+            given = watch.of_all or watch.pair in self._given  # not each tool needs each metric
             if not watch.sees and (given or watch.rule.id not in seeing):
                 of_rule = reasons.setdefault(watch.rule.id, [])
                 if watch.blindness not in of_rule:
@@ -194,7 +194,7 @@ class Engine:
         return {rule: tuple(of_rule) for rule, of_rule in reasons.items()}
 
     def rebaseline(self, step: int) -> list[Finding]:
-        """What is now is normal: every baseline begins anew, and findings that rest on one end at `step`."""
+        """Take the present as normal. Every baseline restarts, and findings that use one end at `step`."""
         for signal in self._signals.values():
             signal.rebaseline()
         ended = [watch.rebaseline(step) for watch in self._watches]
@@ -202,7 +202,7 @@ class Engine:
         return [w.finding for w, *new in zip(self._watches, ended, explained, strict=True) if any(new) and w.finding]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs, in JSON values."""
+        """The state for `load_state_dict`, in JSON values."""
         return {
             "step": self._step,
             "series": self._series.state_dict(),
@@ -214,15 +214,15 @@ class Engine:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], underway: Observed | None = None) -> None:
-        """Go on where `state` was taken. Rules that are new since then begin anew, those gone are left out.
+        """Continue from `state`. New rules start without a state; the state of removed rules is dropped.
 
         Args:
-            underway: the last step that came, if more of it may come.
+            underway: the last step, if more of its data may follow.
         """
         self._noted, self._given, self._step = set(state["noted"]), set(state["given"]), state["step"]
         self._meet(state["cells"])
         if underway:
-            self._series.read(underway, again=False)
+            self._series.update(underway, again=False)
         self._series.load_state_dict(state["series"])
         for key, signal in self._signals.items():
             if key in state["signals"]:
@@ -234,21 +234,21 @@ class Engine:
 
     def _fired(self) -> dict[str, int]:
         """The step at which each rule last fired."""
-        found: dict[str, int] = {}
+        steps: dict[str, int] = {}
         for watch in self._watches:
             if (finding := watch.finding) is not None and (fired := finding.fired) is not None:
-                found[watch.rule.id] = max(found.get(watch.rule.id, fired), fired)
-        return found
+                steps[watch.rule.id] = max(steps.get(watch.rule.id, fired), fired)
+        return steps
 
 
 def _place(signal: Signal, pair: Pair | None, slice: SliceName) -> str:
-    """What identifies a started signal besides its data: pair and slice, where it depends on them."""
+    """The pair and slice in the key of a started signal, if it depends on them."""
     refs = [getattr(signal, field, None) for field in ("series", "relative_to", "other")]
     return f"{pair}/{slice}: " if any(ref.stat or ref.of_cell(slice) for ref in refs if ref) else ""
 
 
 def _cell(key: SeriesKey) -> str | None:
-    """The slice that a series is of, if it may be one that was met at run time."""
+    """The slice of a series, if it can be one from run time."""
     if isinstance(key, StatKey):
         return key.slice
     name, _, member = key.partition(":")

@@ -8,29 +8,29 @@ from tracker_diag.rules.conditions import signals_of
 from tracker_diag.rules.model import Rule
 
 SHORT = {Why.FEW_STEPS, Why.FEW_VALUES, Why.FEW_OF_BOTH, Why.SHORT_BASELINE}
-"""Reasons that more rows take away; each has `have` and `needed`."""
+"""Reasons that end with more rows; each has `have` and `needed`."""
 AT_ONCE = {"threshold", "non_finite", "config_is", "config_changed", "missing_rank", "fired"}
 """Kinds of signals that can judge the first row."""
 AROUND = {"environment", "resources", "freshness"}
-"""Links that say nothing of the outcome or the update."""
+"""Links that do not show the outcome or the update."""
 GROUPS = 5
-"""Groups of rules that are listed."""
+"""The most groups of rules in the list."""
 NAMED = 6
-"""Rules that a line names."""
+"""The most rules that a line names."""
 
 
 class Waiting(NamedTuple):
-    """Rules that need as many more rows."""
+    """Rules that all need the same number of further rows."""
 
     more: int
     rules: tuple[str, ...]
 
 
 def waiting(blind: Mapping[str, Sequence[Reason]]) -> list[Waiting]:
-    """The rules that only lack rows, by how many more they need, the fewest first."""
+    """The rules that lack only rows, grouped by how many they need, the fewest first."""
     groups: dict[int, list[str]] = {}
     for rule, reasons in blind.items():
-        needs = [int(one.facts["needed"]) - int(one.facts["have"]) for one in reasons if one.why in SHORT]
+        needs = [int(lack.facts["needed"]) - int(lack.facts["have"]) for lack in reasons if lack.why in SHORT]
         if needs:
             groups.setdefault(max(min(needs), 1), []).append(rule)
     return [Waiting(more, tuple(rules)) for more, rules in sorted(groups.items())]
@@ -39,7 +39,8 @@ def waiting(blind: Mapping[str, Sequence[Reason]]) -> list[Waiting]:
 def is_judged(rules: Iterable[Rule], blind: Mapping[str, Sequence[Reason]], steps: int) -> bool:
     """Whether a run of `steps` rows is long enough to be judged.
 
-    It is, if a rule that needs several rows could see an outcome or the update, or if no rule waits for rows.
+    It is if a rule that needs several rows had its inputs and looks at the outcome or the update. It is also if no rule
+    waits for rows.
     """
     if steps == 0:
         return False
@@ -48,13 +49,13 @@ def is_judged(rules: Iterable[Rule], blind: Mapping[str, Sequence[Reason]], step
 
 
 def _needs_rows(rule: Rule) -> bool:
-    """Whether one of the rule's ways rests on nothing but signals that need several rows."""
+    """Whether all signals of one of the rule's ways need several rows."""
     ways = ([rule.signals[name] for name in signals_of((way,), rule.predicates)] for way in rule.when)
-    return any(signals and not any(getattr(one, "kind", "") in AT_ONCE for one in signals) for signals in ways)
+    return any(signals and not any(getattr(signal, "kind", "") in AT_ONCE for signal in signals) for signals in ways)
 
 
 def too_short(steps: int, blind: Mapping[str, Sequence[Reason]]) -> list[str]:
-    """That a run is too short to judge, and in at most five more lines which rules need how many more rows."""
+    """Lines that say: the run is too short to judge, and (at most five lines) which rules need how many more rows."""
     groups = waiting(blind)
     lines = [f"too short to judge: {steps} row{'s' * (steps != 1)}"]
     if groups:
@@ -63,7 +64,8 @@ def too_short(steps: int, blind: Mapping[str, Sequence[Reason]]) -> list[str]:
         lines.append(f"{_rows(more)}: {_named(rules)}")
     if len(groups) > GROUPS:
         rest = groups[GROUPS - 1 :]
-        lines.append(f"{rest[0].more} to {_rows(rest[-1].more)}: {_named([one for _, of in rest for one in of])}")
+        names = [rule for group in rest for rule in group.rules]
+        lines.append(f"{rest[0].more} to {_rows(rest[-1].more)}: {_named(names)}")
     return lines
 
 

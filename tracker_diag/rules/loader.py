@@ -1,4 +1,4 @@
-"""From YAML to `Rule`, with the file and line of whatever is wrong; and which rules a run is held against."""
+"""From YAML to `Rule`, with file and line of each error; and the rules that are in force for a run."""
 
 import os
 import re
@@ -18,10 +18,10 @@ from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.signals.base import KINDS
 
 ENVIRONMENT = "TRACKER_DIAG_RULES"
-"""Folder whose rules every run is held against, beside the catalogue."""
+"""Folder with more rules for every run, next to the catalogue."""
 
 Own: TypeAlias = Sequence[Rule] | str | Path
-"""Rules of your own: as they are, or the folder or file that they stand in."""
+"""Rules of your own: `Rule` objects, or their folder or file."""
 
 _BY_KEY: dict[str, Any] = {
     "series": SeriesRef, "relative_to": SeriesRef, "other": SeriesRef, "any of": AnyOf, "when": Way, "harmless": Way,
@@ -32,20 +32,20 @@ def load_rule(file: Path) -> Rule:
     """The rule in `file`.
 
     Raises:
-        RuleError: "file:line: field: what is wrong", for whatever makes the file unusable.
+        RuleError: "file:line: field: what is wrong", if the file cannot be used.
     """
-    found = YamlFile.read(file, RuleError)
-    if not isinstance(found.data, dict):
-        given = "nothing" if found.data is None else f"a {type(found.data).__name__}"
-        raise RuleError(f"{file}:1: {given} given, expected a rule with id, title, signals, when and summary")
+    given = YamlFile.read(file, RuleError)
+    if not isinstance(given.data, dict):
+        kind = "nothing" if given.data is None else f"a {type(given.data).__name__}"
+        raise RuleError(f"{file}:1: {kind} given, expected a rule with id, title, signals, when and summary")
     try:
-        return Rule.model_validate(found.data, context=Origin(file, found.line(("id",))))
+        return Rule.model_validate(given.data, context=Origin(file, given.line(("id",))))
     except ValidationError as error:
-        raise RuleError(found.refused(error, _fields)) from error
+        raise RuleError(given.refused(error, _fields)) from error
 
 
 def _fields(place: Place) -> Collection[str]:
-    """The names that may stand where `place` is; a signal's kind comes before its fields, as pydantic tells it."""
+    """The field names that are valid at `place`. pydantic puts a signal's kind before its fields."""
     names = [part for part in place[:-1] if isinstance(part, str)]
     node: Any = Rule if not names else KINDS.get(names[-1]) or _BY_KEY.get(names[-1])
     if node is None and names[0] == "predicates":
@@ -62,12 +62,12 @@ def catalog() -> tuple[Rule, ...]:
             for name, (data, line) in compiled().items()
             if not name.startswith("_")
         )
-    except (RuleError, ValidationError):  # read each again: that says what is wrong, and where
+    except (RuleError, ValidationError):  # reading each again names the error and its place
         return tuple(load_rule(file) for file in sorted(CATALOG.glob("[!_]*.yaml")))
 
 
 def load_rules(folder: Path) -> tuple[Rule, ...]:
-    """The rules in the YAML files of `folder`, or in the one file that it is, by id; a file named `_…` is none.
+    """The rules in the YAML files of `folder`, or in the file that it is, by id. Files named `_…` are skipped.
 
     Raises:
         RuleError: a file that cannot be used, two rules of one id, or no rule at all.
@@ -93,14 +93,14 @@ def rule_called(id: str) -> Rule:
 
 
 def in_force(own: Own = (), *, with_catalog: bool = True) -> tuple[Rule, ...]:
-    """What a run is held against: the catalogue, the rules that TRACKER_DIAG_RULES names, and `own`.
+    """The rules for a run: the catalogue, those of the folder TRACKER_DIAG_RULES, and `own`.
 
     Args:
-        own: may be the folder that the variable names, too.
+        own: may also be the folder that the variable names.
         with_catalog: without it, `own` alone.
 
     Raises:
-        RuleError: a file that cannot be used, or an id that stands twice; it names both places.
+        RuleError: a file that cannot be used, or an id that is given twice; it names both places.
     """
     given = load_rules(Path(own)) if isinstance(own, str | Path) else tuple(own)
     if not with_catalog:
@@ -116,19 +116,19 @@ def _unique(rules: Sequence[Rule]) -> tuple[Rule, ...]:
         if rule.id in known:
             other = known[rule.id].where
             if other != rule.where:
-                raise RuleError(f"{rule.where}: id: {rule.id} stands in {other} as well; give one of them another id")
+                raise RuleError(f"{rule.where}: id: {rule.id} is also in {other}; give one of them another id")
             raise RuleError(
-                f"{other}: id: {rule.id} is given twice; `rules` stand beside the catalogue, expected others than its "
-                "own; catalog=False takes those given alone"
+                f"{other}: id: {rule.id} is given twice; `rules` join the catalogue, expected ids that it does "
+                "not have; with catalog=False only `rules` are used"
             )
         known[rule.id] = rule
     return tuple(rules)
 
 
 def chosen(which: str | None) -> tuple[Rule, ...]:
-    """The rules that `which` names, parts of it with commas between; all in force if None.
+    """The rules that `which` names, its parts separated by commas; all in force if None.
 
-    A folder or file adds its rules to those in force. An id or a prefix selects among them all: `my_rules/,ACM`.
+    A folder or file adds its rules to those in force. An id or a prefix selects among all of them: `my_rules/,ACM`.
 
     Raises:
         RuleError: a folder that cannot be used.

@@ -1,4 +1,4 @@
-"""Logged: what a finished run has logged, as inputs of a judge, and what the diagnostics had found in it live."""
+"""What a finished run logged, as inputs of a judge, and what fired in it live."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from tracker_diag.rules.loader import catalog
 RULE = f"{PREFIX}rule/"
 FIRING, HEALTHY = STATE_VALUES["firing"], STATE_VALUES["healthy"]
 NONFINITE = f"{PREFIX}health/nonfinite_tokens"
-"""How many tokens were NaN or infinite, up to a step."""
+"""The number of NaN or infinite tokens up to a step."""
 
 
 @dataclass(frozen=True)
 class LiveFinding:
-    """A rule that fired while the run was underway. Of a run that left its metrics alone the place is not known."""
+    """A rule that fired in the live run. If only metrics are left, its place is not known."""
 
     rule: str
     fired: int
@@ -28,7 +28,7 @@ class LiveFinding:
     onset: int | None = None
     resolved: int | None = None
     severity: str = "warn"
-    """Of a run that left its metrics alone that of its rule, as far as it is known."""
+    """If only metrics are left, the severity of the rule, if that is known."""
 
     def __str__(self) -> str:
         place = f" on {self.slice}" if self.slice else ""
@@ -43,7 +43,7 @@ def is_ours(key: str) -> bool:
 
 
 def statistics(row: Mapping[str, float]) -> Iterator[tuple[StatKey, Scalar]]:
-    """The statistics of slices in one row, each with the tokens that it rests on."""
+    """The statistics of slices in one row, each with its number of tokens."""
     for key, value in row.items():
         stat = StatKey.parse(key.removeprefix(PREFIX)) if is_ours(key) else None
         if stat is not None:
@@ -52,16 +52,16 @@ def statistics(row: Mapping[str, float]) -> Iterator[tuple[StatKey, Scalar]]:
 
 
 def sampled(row: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """What was counted of the samples of one row, and measured by the canary, by canonical name."""
+    """The counts of samples and the canary's values in one row, by canonical name."""
     for key, value in row.items():
         if key.startswith((SAMPLES, CANARY)) and (name := canonical(key.removeprefix(SAMPLES).removeprefix(CANARY))):
             yield name, value
 
 
 def inputs_of(rows: Mapping[int, Mapping[str, float]]) -> Iterator[tuple[int, StepInputs]]:
-    """Each of `rows` as what a judge takes in: the trainer's metrics, statistics of slices, aggregates of samples."""
+    """Each of `rows` as input of a judge: the trainer's metrics, statistics of slices, aggregates of samples."""
     there: set[Pair] = {key.pair for row in rows.values() for key, _ in statistics(row)}
-    absent = not_observed(there) if there else {}  # of a run without any statistics nothing is known
+    absent = not_observed(there) if there else {}  # without any statistics nothing is known
     broken_tokens = 0.0
     for step, row in rows.items():
         broken: list[str] = []
@@ -80,21 +80,26 @@ def inputs_of(rows: Mapping[int, Mapping[str, float]]) -> Iterator[tuple[int, St
         )
 
 
-def told(rows: Mapping[int, Mapping[str, float]], listed: Iterable[Mapping[str, Any]]) -> list[LiveFinding]:
-    """What fired live, the earliest first: as the run's list of findings says it, else from the states of the rules."""
+def live_findings(rows: Mapping[int, Mapping[str, float]], listed: Iterable[Mapping[str, Any]]) -> list[LiveFinding]:
+    """What fired live, the earliest first: the run's list of findings, and the logged states of other rules."""
     usual: dict[str, str] = {rule.id: rule.severity for rule in catalog()}
 
-    def of(rule: str) -> str:
+    def severity(rule: str) -> str:
         return usual.get(rule, "warn")
 
-    found = [
+    live = [
         LiveFinding(
-            one["rule"], one["fired"], one["slice"], one["onset"], one["resolved"], one.get("severity", of(one["rule"]))
+            entry["rule"],
+            entry["fired"],
+            entry["slice"],
+            entry["onset"],
+            entry["resolved"],
+            entry.get("severity", severity(entry["rule"])),
         )
-        for one in listed
-        if one.get("fired") is not None
+        for entry in listed
+        if entry.get("fired") is not None
     ]
-    known = {one.rule for one in found}
+    known = {finding.rule for finding in live}
     firing: dict[str, int] = {}
     for step, row in rows.items():
         for key, value in row.items():
@@ -104,6 +109,6 @@ def told(rows: Mapping[int, Mapping[str, float]], listed: Iterable[Mapping[str, 
             if value == FIRING:
                 firing.setdefault(rule, step)
             elif value == HEALTHY and rule in firing:
-                found.append(LiveFinding(rule, firing.pop(rule), resolved=step, severity=of(rule)))
-    found += [LiveFinding(rule, step, severity=of(rule)) for rule, step in firing.items()]
-    return sorted(found, key=lambda one: (one.fired, one.rule))
+                live.append(LiveFinding(rule, firing.pop(rule), resolved=step, severity=severity(rule)))
+    live += [LiveFinding(rule, step, severity=severity(rule)) for rule, step in firing.items()]
+    return sorted(live, key=lambda finding: (finding.fired, finding.rule))

@@ -1,4 +1,4 @@
-"""The series that signals read: each is read once a step, and knows whether the run logs it at all."""
+"""The series that signals read. Each is read once a step, and knows whether the run logs it."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,19 +16,19 @@ from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 
 LOST_AFTER = 100
-"""Evaluations without a value after which a series is not seen any more."""
+"""Steps without a value after which a signal no longer judges a series."""
 
 WAIT = 20
-"""Steps without a value after which a series counts as not logged; fewer in a short run."""
+"""Steps without a value after which a series counts as not logged. A short run needs fewer."""
 
 
 class Series:
-    """One series, or the ratio of two, read once a step for all the signals that look at it."""
+    """One series, or the ratio of two, read once a step for all its signals."""
 
     now: Scalar | None = None
-    """The value at this step; None where there is none."""
+    """The value at this step, or None."""
     new: bool = False
-    """Whether it has come with the last call."""
+    """Whether the last call brought the value."""
 
     def __init__(self, definition: Metric, keys: list[SeriesKey], table: "SeriesTable") -> None:
         self.definition = definition
@@ -36,19 +36,19 @@ class Series:
         self.name = " / ".join(keys)
         self._table = table
         self._before = table.steps
-        """Steps of the run before the first rule asked for this series."""
+        """Steps of the run before the first rule used this series."""
         self._missing = list(self.keys)
-        """Keys that have never come."""
+        """Keys without any value so far."""
         self.growth: dict[tuple[str, str, bool], GrowthDetector] = {}
-        """What signals of its growth share, by scale, direction and whether no values share samples."""
+        """Detectors that growth signals share, by scale, direction and whether no values share samples."""
 
     @property
     def has_come(self) -> bool:
-        """Whether the run has ever given any of it."""
+        """Whether any of its keys has had a value."""
         return len(self._missing) < len(self.keys)
 
-    def read(self, observed: Observed, *, again: bool = False) -> None:
-        """Take in one step, or what came of it later."""
+    def update(self, observed: Observed, *, again: bool = False) -> None:
+        """Read the value of one step; `again` if more of the last step has come."""
         had = self.now is not None and again
         self.now = observed.series.get(self.keys[0])
         if self._missing:
@@ -59,7 +59,7 @@ class Series:
 
     @property
     def logged(self) -> bool | None:
-        """Whether the run logs it; None while it has not come and still may."""
+        """Whether the run logs it; None while it is missing but may still come."""
         if not self._missing:
             return True
         return False if self._table.steps - self._before >= self._table.wait else None
@@ -67,12 +67,12 @@ class Series:
     def reading(
         self, holds: bool | None, value: float | None = None, baseline: float | None = None, onset: int | None = None
     ) -> Reading:
-        """What a signal says of this series now."""
+        """The reading of a signal on this series now."""
         n = self.now.n if self.now else None
         return Reading("", self.name, holds, value, baseline, n, onset, keys=tuple(self.keys))
 
     def unknown(self, why: Reason | None = None) -> Reading:
-        """A reading that says why there is none."""
+        """A reading without a value, with the reason."""
         return Reading("", self.name, None, unknown=why or self._why(), keys=tuple(self.keys))
 
     def state_dict(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Series:
     def _ratio(self, over: Scalar, under: Scalar | None) -> Scalar | None:
         if under is None or under.value == 0:
             return None
-        # Errors of the logarithm: those of a ratio add up, as the two are sampled separately.
+        # Errors are of the logarithm. The two are sampled separately, so the errors of a ratio add up.
         known = over.error is not None and under.error is not None
         error = math.hypot(over.error or 0.0, under.error or 0.0) if known else None
         return Scalar(self.name, over.value / under.value, min(over.n or 0, under.n or 0) or None, error)
@@ -98,22 +98,22 @@ class Series:
 
 
 class SeriesTable:
-    """All series that the rules of one engine look at, by name."""
+    """All series of one engine's rules, by name."""
 
     def __init__(self, settings: GrowthSettings) -> None:
         self.observed: Observed | None = None
-        """The last step that came, for series that have no value of it too."""
+        """The last step, also for series without a value in it."""
         self.wait = horizon(WAIT, settings, part=4, fewest=5)
         self.rows = 0
-        """Steps that came."""
+        """All steps."""
         self.steps = 0
-        """Those of them at which the run gave anything."""
+        """Steps with any data."""
         self._series: dict[str, Series] = {}
         self._by_key: dict[SeriesKey, list[Series]] = {}
         self._with_value: list[Series] = []
 
     def get(self, ref: SeriesRef, over: SeriesRef | None, pair: Pair | None, slice: SliceName) -> Series:
-        """The series `ref`, or its ratio to `over`; the same object for everyone who asks."""
+        """The series `ref`, or its ratio to `over`; the same object for every caller."""
         keys = [ref.key(pair, slice)] + ([over.key(pair, slice)] if over else [])
         name = " / ".join(keys)
         if name not in self._series:
@@ -122,8 +122,8 @@ class SeriesTable:
                 self._by_key.setdefault(key, []).append(self._series[name])
         return self._series[name]
 
-    def read(self, observed: Observed, *, again: bool) -> bool:
-        """Read every series at one step; `again` if more has come of the last one.
+    def update(self, observed: Observed, *, again: bool) -> bool:
+        """Read every series at one step; `again` if more of the last step has come.
 
         Returns:
             Whether any series has come for the first time.
@@ -134,7 +134,7 @@ class SeriesTable:
         given = [series for key in observed.series for series in self._by_key.get(key, ())]
         first = any(not series.has_come for series in given)
         for series in dict.fromkeys([*self._with_value, *given]):
-            series.read(observed, again=again)
+            series.update(observed, again=again)
         self._with_value = [series for series in given if series.now is not None]
         return first
 
@@ -151,7 +151,7 @@ class SeriesTable:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a signal looks: the rule's pair and slice, the detectors' settings, the run's algorithm."""
+    """The place of a signal: the rule's pair and slice, the detectors' settings, the run's algorithm."""
 
     pair: Pair | None
     slice: SliceName
@@ -167,7 +167,7 @@ class Place:
 
 
 def logged(series: Iterable[Series]) -> bool | None:
-    """Whether the run logs all of `series`; False as soon as it is known not to log one of them."""
+    """Whether the run logs all of `series`; False as soon as one is known not to be logged."""
     answers = [each.logged for each in series]
     return False if False in answers else None if None in answers else True
 
@@ -175,8 +175,8 @@ def logged(series: Iterable[Series]) -> bool | None:
 def horizon(values: int, settings: GrowthSettings, *, part: int, fewest: int, density: float = 1.0) -> int:
     """How many values a signal looks at in a run of the expected length.
 
-    That is `values`; in a short run one in `part` of its rows, `fewest` at least. `density` is the share of the rows at
-    which the series comes.
+    That is `values`. In a short run it is one in `part` of its rows, at least `fewest`. `density` is the share of rows
+    with a value of the series.
     """
     if settings.expected_steps is None or not settings.short_run:
         return values

@@ -1,9 +1,9 @@
-"""One rule on one pair and slice: when it is pending, fires and is over.
+"""One rule on one pair and slice: when it is pending, fires and resolves.
 
     unknown ⇄ healthy → pending → firing → resolved
 
-What cannot be seen is unknown, never healthy; it neither starts nor ends a finding. What fires does so until the levels
-that it rests on are back, or something excuses it.
+A rule without its inputs is unknown, never healthy. This neither starts nor ends a finding. A finding fires until the
+levels that are its evidence are back, or until an `unless` holds.
 """
 
 import re
@@ -26,13 +26,13 @@ from tracker_diag.rules.signals.base import Signal, has_come
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
 
 PAST = 100
-"""Findings that are kept of one rule, pair and slice."""
+"""The most findings that are kept for one rule, pair and slice."""
 
 FEWEST_MISSED = 3
-"""Steps in a row without a verdict that a rule may miss, at least."""
+"""A rule may always miss this many steps in a row without being blind."""
 
 DIP = 3
-"""Steps of `for_steps` that a step takes back on which the condition does not hold: single dips among many delay."""
+"""If the condition does not hold at a step, the count towards `for_steps` falls by this. So single dips only delay."""
 
 
 class Watch:
@@ -52,26 +52,26 @@ class Watch:
         self._deciding = [signals[name] for name in self._required]
         self._judgement = Judgement((*rule.when, *rule.harmless), rule.predicates, signals, at)
         self._asked = self._judgement.series(rule.when)
-        """Series of which it matters whether they are logged."""
+        """Series for which the rule asks whether they are logged."""
         self._basis: list[bool | None] = []
-        """What the verdict was made of."""
+        """The inputs of the verdict."""
         self._verdict: bool | None = None
         self._silent = list(self._required)
-        """Signals that have never said anything."""
+        """Signals that were always unknown so far."""
         self._off: dict[str, OffLevel] = {}
-        """By signal that the firing finding rests on: the level that is off."""
+        """For each signal behind the firing finding: the level that is off."""
         self._held, self._failed, self._since = 0, 0, 0
         self._judged: tuple[int, bool | None] | None = None
-        """The last step, and the verdict there."""
+        """The last step and its verdict."""
         self.state: RuleState = "unknown"
         self.finding: Finding | None = None
         self.past: list[Finding] = []
         self.of_all = at.pair is None and any_of(at.slice) is None
-        """Whether it looks at metrics that every run may have, and not at those of one tool."""
+        """Whether it looks at metrics of the whole run, and not of one tool."""
         self._blindness: Reason | None = None
-        """Why it cannot see, where its signals do not tell."""
+        """Why it is blind, if its signals do not say."""
         self._has_seen, self._missed, self._gap = False, 0, 0
-        """Whether it ever saw, for how many steps it does not now, and the most such steps between two verdicts."""
+        """Whether it ever had a verdict, the steps since the last one, and the most steps between two."""
 
     @property
     def key(self) -> str:
@@ -79,29 +79,29 @@ class Watch:
 
     @property
     def can_see(self) -> bool:
-        """Whether anything that it looks at has come; before that there is nothing to judge."""
+        """Whether any of its series has had a value."""
         return any(map(has_come, self._deciding)) or any(series.has_come for series in self._asked)
 
     @property
     def sees(self) -> bool:
-        """Whether the rule can decide: it last did so no longer ago than twice its longest wait so far."""
+        """Whether the rule can decide. Its last verdict must not be older than twice its longest wait so far."""
         return self._has_seen and self._missed <= max(FEWEST_MISSED, 2 * self._gap)
 
     @property
     def blindness(self) -> Reason:
-        """Why the rule cannot see."""
+        """Why the rule is blind."""
         if self._blindness:
             return self._blindness
         why = self._judgement.unknown(self.rule.when) or self._judgement.not_logged(self.rule.when)
         return (why or reason(Why.UNCHECKED)).about(self.pair)
 
     def step(self, observed: Observed) -> bool:
-        """Take in one step, once the signals have; whether a finding began, fired or was resolved."""
+        """Evaluate one step, after the signals. Returns whether a finding began, fired or was resolved."""
         for level in self._off.values():
             level.update()
         basis = [signal.holds for signal in self._deciding]
         basis += [series.logged for series in self._asked]
-        if basis != self._basis:  # at most steps nothing changes
+        if basis != self._basis:  # most steps change nothing
             self._basis, self._verdict = basis, self._judge()
         if self._verdict is False and self._is_off():
             self._missed, self._failed = 0, 0
@@ -109,12 +109,12 @@ class Watch:
         judged, self._judged = self._judged, (observed.step, self._verdict)
         if judged == self._judged:
             if self._verdict is None and any(series.new for signal in self._deciding for series in signal.looks_at):
-                self._blindness = None  # the reason of before, as a state of the midst of a step has it, is over
-            return False  # what came later of this step is none of ours
+                self._blindness = None  # a state saved within a step may hold an old reason
+            return False  # later data of this step changes nothing here
         if self._verdict is None:
             self._missed, self._blindness = self._missed + 1, None
             if self.state == "healthy":
-                self.state = "unknown"  # what is pending or firing stays so: not to see is not to see it gone
+                self.state = "unknown"  # a pending or firing finding stays: without inputs nobody knows that it ended
             return False
         self._gap = max(self._gap, self._missed) if self._has_seen else 0
         self._has_seen, self._missed = True, 0
@@ -122,18 +122,18 @@ class Watch:
 
     def _judge(self) -> bool | None:
         self._silent = [name for name in self._silent if self._signals[name].holds is None]
-        # What fails for want of a metric that never came is no health: the rule could not have fired.
+        # If a metric never came and the rule could not fire, it is not healthy.
         heard = set(self._required) - set(self._silent)
         can_fire = self._judgement.can_be(self.rule.when, True, heard)
         return self._judgement.holds(self.rule.when) if can_fire else None
 
     def _is_off(self) -> bool:
-        """Whether what fires still holds, where signals whose level is off count as holding."""
+        """Whether the finding still holds, if signals whose level is off count as holding."""
         off = [name for name, level in self._off.items() if not level.is_back]
         return bool(off) and self._judgement.holds(self.rule.when, lasting=off) is True
 
     def inhibit(self, firing: Sequence[Finding]) -> bool:
-        """Mark the finding by what explains it now, and tell whether that has changed.
+        """Mark the finding with the rule that explains it now. Returns whether that has changed.
 
         A resolved finding keeps its mark.
         """
@@ -145,7 +145,7 @@ class Watch:
         return by != before
 
     def rebaseline(self, step: int) -> bool:
-        """Begin anew, if the rule looks at what was normal; whether a firing finding ended by it."""
+        """Restart, if the rule uses a baseline. Returns whether this ended a firing finding."""
         if not any(signal.historical for signal in self._deciding):
             return False
         fired = self.finding is not None and self.state == "firing"
@@ -202,8 +202,7 @@ class Watch:
         dated = [r.onset for r in required if r.holds and r.onset is not None]
         if self.finding and self.finding.state == "resolved":
             self.past = [*self.past[1 - PAST :], self.finding]
-        # All that it takes has begun with the last of its parts. What was resolved is over: the next finding
-        # dates from then at the earliest.
+        # The condition holds since the last of its parts began. A new finding cannot begin before the last one ended.
         over = [finding.resolved for finding in self.past[-1:] if finding.resolved is not None]
         onset = max([min(self._since, max(dated, default=self._since)), *over])
         carried = observed.carriers(self.pair, self.slice) if fires and self.pair and not any_of(self.slice) else ()
@@ -227,7 +226,7 @@ class Watch:
         return bool(self.rule.harmless) and self._judgement.holds(self.rule.harmless) is True
 
     def _harms(self) -> bool:
-        """Note that what fires without harm does harm now, and tell whether that is new."""
+        """Note whether a finding that was harmless does harm now. Returns whether that is new."""
         if self.finding is None or not self.finding.spared or self._is_harmless():
             return False
         self.finding = self.finding.moved(spared=False)
@@ -256,9 +255,10 @@ class Watch:
 
 
 def _render(rule: Rule, readings: Mapping[str, Reading], pair: Pair | None, slice: str) -> str:
-    """The rule's summary with the readings' numbers; what holds one that is not known is left out.
+    """The rule's summary with the readings' numbers.
 
-    That is what stands in brackets, or between semicolons; where nothing is left, the rule's title is said.
+    If a number is not known, its brackets or its part between semicolons are left out. If nothing is left, the rule's
+    title is used.
     """
     parts = []
     for literal, name, spec, _ in string.Formatter().parse(rule.summary):
@@ -271,8 +271,8 @@ def _render(rule: Rule, readings: Mapping[str, Reading], pair: Pair | None, slic
             signal, field = name.split(".")
             value = getattr(readings[signal], field)
             parts.append(_UNKNOWN if value is None else format(value, spec or ""))
-    said = re.sub(rf" \([^()]*{_UNKNOWN}[^()]*\)", "", "".join(parts))
-    return "; ".join(one for one in said.split("; ") if _UNKNOWN not in one) or rule.title
+    text = re.sub(rf" \([^()]*{_UNKNOWN}[^()]*\)", "", "".join(parts))
+    return "; ".join(part for part in text.split("; ") if _UNKNOWN not in part) or rule.title
 
 
 _UNKNOWN = "\0"

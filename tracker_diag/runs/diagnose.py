@@ -15,7 +15,7 @@ from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.judge import Judge, judge_steps
 from tracker_diag.rules.loader import Own, in_force
-from tracker_diag.rules.logged import LiveFinding, inputs_of, is_ours, told
+from tracker_diag.rules.logged import LiveFinding, inputs_of, is_ours, live_findings
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.finished import FinishedRun, Progress
 from tracker_diag.trackers.open import Source, read_run
@@ -148,7 +148,7 @@ def diagnose(
     summary = replace(summary, log=log, curves={name: series[name] for name in chosen(summary, series)})
     seconds = run.seconds or elapsed(rows, series.get("step_seconds", {}))
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
-    live = tuple(told(rows, run.findings))
+    live = tuple(live_findings(rows, run.findings))
     return Diagnosis(run, summary, judge.keys, judge.algorithm, series, live, tuple(notices))
 
 

@@ -19,7 +19,7 @@ def said(signal, values, error=None):
     started, holds = signal.start(at), []
     for step, value in enumerate(values):
         observed = Observed(step, {KEY: Scalar(KEY, value, 60, error)})
-        at.table.read(observed, again=False)
+        at.table.update(observed, again=False)
         started.update(observed)
         holds.append(started.holds)
     return holds

@@ -22,7 +22,7 @@ def test_what_is_shown_is_when_it_held_last_and_no_value_since(resumed):
     often = JUMPS.start(at)
     for step, value in enumerate([1.0] * 40 + [90.0, 1.0, 95.0, 1.0, 97.0, 0.8, 0.8]):
         observed = Observed(step, {"grad_norm": Scalar("grad_norm", value)})
-        at.table.read(observed, again=False)
+        at.table.update(observed, again=False)
         often.update(observed)
         shown = often.reading()
         if step == 43:

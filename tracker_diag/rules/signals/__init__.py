@@ -1,4 +1,4 @@
-"""The kinds of signals. A new kind is one file in this folder with one class in it; nothing else has to change."""
+"""The kinds of signals. A new kind is one file with one class in this folder. Nothing else has to change."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,4 +1,4 @@
-"""What every kind of signal shares. A kind is one class in one file: its fields, and how it is evaluated."""
+"""What all kinds of signals share. A kind is one class in one file: its fields and its evaluation."""
 
 import copy
 import re
@@ -18,17 +18,17 @@ from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Place, Series
 
 CLOSED = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-"""Closed to unknown fields, so that a typo is an error and not a blind rule."""
+"""Refuses unknown fields, so that a typo is an error and not a blind rule."""
 
 _BY_VERB: dict[str, type["Signal"]] = {}
 KINDS: dict[str, type["Signal"]] = {}
-"""Every kind by its name; a class joins when it is defined with a default of `kind`."""
+"""Every kind by its name. A class joins if it has a default for `kind`."""
 
 S = TypeVar("S", bound="Signal")
 
 
 class Verb(NamedTuple):
-    """A word of the short form, and the fields that it stands for."""
+    """A word of the short form, and the fields that it sets."""
 
     fields: Mapping[str, Any] = {}
     """Fields that the word alone sets."""
@@ -44,12 +44,12 @@ class Verb(NamedTuple):
 class Signal:
     """A question about the run, asked once a step: it holds, does not hold, or is unknown.
 
-    As a rule gives it, it is data. `start` makes a copy that is evaluated at one place: call `update` once a step, in
-    order. Where more of a step comes later it is called again, if any of its series has come only now.
+    In a rule it is data. `start` makes a copy for one place: call `update` once a step, in order. If more of a step
+    comes later, and brings a value of its series, `update` is called again.
     """
 
     historical: ClassVar[bool] = False
-    """Whether it looks at what was normal before."""
+    """Whether it uses earlier values."""
     verbs: ClassVar[Mapping[str, Verb]] = {}
     """Its words in the short form."""
 
@@ -67,17 +67,17 @@ class Signal:
     def begin(self, at: Place) -> None:
         """Set up what `update` needs."""
         self.holds: bool | None = None
-        """Whether it holds at this step; None where it cannot see."""
+        """Whether it holds at this step; None if it is unknown."""
         self.looks_at: Sequence[Series] = ()
-        """Its series. A signal that has none may be updated with one step as often as one likes."""
+        """Its series. A signal without series may be updated any number of times with one step."""
 
     @abstractmethod
     def update(self, observed: Observed) -> None:
-        """Take in one step, of which the series have been read."""
+        """Evaluate one step, after its series were read."""
 
     @abstractmethod
     def reading(self) -> Reading:
-        """What `holds` rests on; made when a finding asks for it, as at most steps none does."""
+        """The evidence for `holds`. It is made on demand, since most steps have no finding."""
 
     def rebaseline(self) -> None:
         """Forget what was normal."""
@@ -91,13 +91,13 @@ class Signal:
 
 
 def has_come(signal: Signal) -> bool:
-    """Whether there is anything for `signal` to look at: it has no series, or one of them has come."""
+    """Whether `signal` has data: it has no series, or one of them has had a value."""
     return not signal.looks_at or any(series.has_come for series in signal.looks_at)
 
 
 @dataclass(config=CLOSED, kw_only=True)
 class Limited(Signal):
-    """What is above or below one limit."""
+    """A value above or below one limit."""
 
     above: Limit | None = Field(default=None, description="It holds above this limit.")
     below: Limit | None = Field(default=None, description="It holds below this limit.")
@@ -128,7 +128,7 @@ def _limit_of(limit: Limit | None, algorithm: Algorithm | None) -> float | None:
 
 @dataclass(config=CLOSED, kw_only=True)
 class Material(Signal):
-    """A change that is large enough to matter, whatever the noise."""
+    """A change that is large enough to matter, regardless of the noise."""
 
     factor: float | None = Field(default=None, gt=1, description="For series that are positive.")
     change: float | None = Field(default=None, gt=0, description="In the series' own unit.")
@@ -149,7 +149,7 @@ SHORT = OrText("In short: series, verb and number, as in `reward rises 0.1 in 80
 
 
 def from_short(given: Any) -> Any:
-    """The fields of a signal that is written as one line: `reward rises 0.1 in 80`; what is no text stays as it is.
+    """The fields of a signal in one line, such as `reward rises 0.1 in 80`. Anything but text is returned unchanged.
 
     Raises:
         ValueError: what is wrong with the line.

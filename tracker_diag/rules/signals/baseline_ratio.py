@@ -1,4 +1,4 @@
-"""A value over the mean of the series' own baseline, or over one of its largest values, against a limit."""
+"""A value divided by the mean, or by one of the largest values, of the series' baseline, against a limit."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -16,7 +16,7 @@ from tracker_diag.rules.signals.base import CLOSED, Limited, Verb
 
 @dataclass(config=CLOSED, kw_only=True)
 class BaselineRatio(Limited):
-    """The series over the mean of its own frozen baseline, or one of its largest values, is above or below a limit."""
+    """The series divided by its frozen baseline, its mean or a large value, is above or below a limit."""
 
     historical: ClassVar[bool] = True
     verbs: ClassVar[Mapping[str, Verb]] = {
@@ -26,7 +26,7 @@ class BaselineRatio(Limited):
     kind: Literal["baseline_ratio"] = "baseline_ratio"
     series: SeriesRef
     largest: int | None = Field(default=None, ge=1)
-    """Held against this largest value of the baseline, 3 for the third, so that bursts of always are not new."""
+    """Divide by this largest value of the baseline, 3 for the third. Bursts from the start then do not count as new."""
 
     def begin(self, at: Place) -> None:
         super().begin(at)

@@ -14,12 +14,12 @@ from tracker_diag.rules.signals.base import CLOSED, Verb
 from tracker_diag.rules.signals.over_the_run import OverTheRun
 
 EARLY = 5
-"""No fall is reported in the first of so many parts of a run: its few rows show little of the noise."""
+"""No fall is reported in the first of this many parts of a run, since few rows show little of the noise."""
 
 
 @dataclass(config=CLOSED, kw_only=True)
 class Collapse(OverTheRun):
-    """The series has lost what it had gained by its best level, and stays down: detect/course.py."""
+    """The series has lost its gain, up to its best level, and stays down: detect/course.py."""
 
     verbs: ClassVar[Mapping[str, Verb]] = {
         "collapses": Verb(required=False),
@@ -27,9 +27,9 @@ class Collapse(OverTheRun):
 
     kind: Literal["collapse"] = "collapse"
     lost: float = Field(default=0.5, ge=0, le=1)
-    """Part of what it had gained that must be gone, besides being more than its noise explains."""
+    """Part of its gain that must be lost. The loss must also be larger than its noise explains."""
     surer: float = Field(default=1.0, gt=0)
-    """Factor to that: below 1 where a fall that is none for sure is enough, as of what speaks against a rule."""
+    """Factor to the limits of chance. Below 1, a less certain fall is enough."""
 
     def begin(self, at: Place) -> None:
         super().begin(at)

@@ -15,7 +15,7 @@ from tracker_diag.rules.signals.base import CLOSED, Signal
 
 @dataclass(config=CLOSED, kw_only=True)
 class ConfigChanged(Signal):
-    """A setting of the run is another than at its start; `keys` are shell patterns over dotted names."""
+    """A setting of the run differs from that at its start; `keys` are shell patterns over dotted names."""
 
     historical: ClassVar[bool] = True
 
@@ -29,10 +29,10 @@ class ConfigChanged(Signal):
         self._last: Mapping[str, object] | None = None
 
     def update(self, observed: Observed) -> None:
-        if observed.config is not self._last:  # a run has hundreds of settings, which hardly ever change
+        if observed.config is not self._last:  # a run has hundreds of settings, which rarely change
             self._last = observed.config
-            found = {key: str(value) for key, value in matching(observed.config, self.keys)}
-            for key, value in found.items():
+            present = {key: str(value) for key, value in matching(observed.config, self.keys)}
+            for key, value in present.items():
                 if self._first.setdefault(key, value) != value and self._changed is None:
                     self._changed = [f"{key}: {self._first[key]} → {value}", observed.step]
         self.holds = self._changed is not None if self._first else None

@@ -17,7 +17,7 @@ from tracker_diag.rules.series import Place, horizon
 from tracker_diag.rules.signals.base import CLOSED, Limited
 
 EVERY = 5
-"""Pairs of values after which it is computed anew: it changes slowly and costs a sort."""
+"""Pairs of values after which it is computed again. It changes slowly and costs a sort."""
 
 
 @dataclass(config=CLOSED, kw_only=True)
@@ -75,7 +75,7 @@ class Correlation(Limited):
 
 
 def _spearman(values: Any) -> float | None:
-    """Spearman's ρ of the columns of (n, 2), ties ranked in the middle; None where one column is constant."""
+    """Spearman's ρ of the columns of (n, 2), ties ranked in the middle; None if one column is constant."""
     ranks = np.stack([_ranks(column) for column in values.T])
     centred = ranks - ranks.mean(axis=1, keepdims=True)
     scale = float(np.sqrt((centred**2).sum(axis=1).prod()))

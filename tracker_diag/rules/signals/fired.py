@@ -1,4 +1,4 @@
-"""Other rules that have fired lately."""
+"""Other rules that fired recently."""
 
 from typing import Literal
 
@@ -23,7 +23,7 @@ class Fired(Signal):
     def begin(self, at: Place) -> None:
         super().begin(at)
         self._recent: dict[str, int] = {}
-        """When they fired."""
+        """The steps at which they fired."""
 
     def update(self, observed: Observed) -> None:
         since = observed.step - self.steps

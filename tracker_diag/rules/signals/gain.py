@@ -12,18 +12,18 @@ from tracker_diag.rules.signals.base import CLOSED, Verb
 from tracker_diag.rules.signals.over_the_run import OverTheRun
 
 MOSTLY = 0.8
-"""Part of a run's rows after which a series that has never risen is said not to."""
+"""Part of a run's rows after which the signal decides that a series has never risen."""
 UNKNOWN_LENGTH = 1250
-"""Rows that a run is taken to have, where nobody knows."""
+"""The assumed rows of a run of unknown length."""
 LEVELS = 12
-"""Rows from which on a series can be said never to have risen: four levels of three rows each."""
+"""Rows that a series needs before it can count as never risen: four levels of three rows each."""
 
 
 @dataclass(config=CLOSED, kw_only=True)
 class Gain(OverTheRun):
-    """The series has risen from where it began by more than its noise explains, and keeps most of that.
+    """The series has risen by more than its noise explains, and keeps most of that: it thrives.
 
-    A reward that does thrives. With `never` it holds where the series has never risen. See detect/course.py.
+    With `never` it holds if the series has never risen. See detect/course.py.
     """
 
     verbs: ClassVar[Mapping[str, Verb]] = {
@@ -34,12 +34,11 @@ class Gain(OverTheRun):
 
     kind: Literal["gain"] = "gain"
     never: bool = False
-    """Hold where nothing has been gained at all; unknown before four fifths of the run's expected rows, or 1,000."""
+    """Hold if nothing has been gained. Unknown before 80 % of the run's expected rows, or 1,000 rows."""
     sure: bool = False
-    """Hold where its levels leave no doubt now, and not where ranks alone tell it or once have: for what speaks for a
-    rule, and not against it."""
+    """Hold only if the levels are clear now. Ranks alone, or earlier rows, are not enough."""
     else_no: bool = False
-    """Say no and not unknown while there is too little to tell: for one of several ways in which a rule may hold."""
+    """Answer no, and not unknown, while there are too few rows. Useful if a rule has other ways to hold."""
 
     def begin(self, at: Place) -> None:
         super().begin(at)
@@ -48,16 +47,16 @@ class Gain(OverTheRun):
             self._enough = int(MOSTLY * (at.settings.expected_steps or UNKNOWN_LENGTH))
             self._needed = LEVELS
         self._risen, self._judged = 0, 0
-        """Rows at which it had risen, and all at which that could be told."""
+        """Rows at which it had risen, and all rows with an answer."""
         self._lapsed = SHORTEST
-        """Rows since it last throve: as many as make a level, and it does no more."""
+        """Rows since it last thrived. After as many as a level has, it no longer thrives."""
 
     def _count(self) -> None:
         if self.never or self.sure or (gain := self._course.gain()) is None:
             return
         self._judged += 1
         self._risen += gain.rose
-        # A rise that most rows have told is one, if the noise hides it now.
+        # If most rows show a rise, it counts, even if noise hides it now.
         thrives = gain.keeps and (gain.rose or 2 * self._risen > self._judged)
         self._lapsed = 0 if thrives else self._lapsed + 1
 
@@ -71,7 +70,7 @@ class Gain(OverTheRun):
             return self._too_early
         if self.sure:
             return gain.surely and gain.firmly
-        # What has never risen is said to have once it has for sure.
+        # A series counts as risen as soon as that is certain.
         return not gain.surely and (self.holds or self._course.never_rose() or self._course.ends_as_it_began())
 
     def _decided_reading(self) -> Reading:

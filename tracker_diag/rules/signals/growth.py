@@ -31,14 +31,14 @@ class Growth(Signal):
     kind: Literal["growth"] = "growth"
     series: SeriesRef
     relative_to: SeriesRef | None = None
-    """Look at series over this one instead, so that what moves both does not count."""
+    """Use the ratio of the series to this one, so that a joint move does not count."""
     direction: Direction = "rising"
     factor: float | None = Field(default=None, gt=1)
-    """How many times its baseline the series has to be, if rising; or which part of it, if falling."""
+    """The series must be at this multiple of its baseline if rising, or divided by it if falling."""
     each: float | None = Field(default=None, gt=1)
-    """The same of the value of each step: it does not hold at steps on which a series that comes in bursts is back."""
+    """The same for the value of each step. Between bursts, the signal then does not hold."""
     anew: bool = False
-    """Whether only growth beyond every level that the series has come back from counts: no later crest of a wave."""
+    """Count only growth beyond every level from which the series has returned. Later crests of a wave do not count."""
 
     def begin(self, at: Place) -> None:
         super().begin(at)
@@ -49,7 +49,7 @@ class Growth(Signal):
         self._scale: Scale = "log" if self.relative_to else metric.scale
         self._disjoint = disjoint = all(ref is None or ref.stat in OF_STEP for ref in (self.series, self.relative_to))
         alike = self._scale, self.direction, disjoint
-        if alike not in self._series.growth:  # signals that ask for other factors share it
+        if alike not in self._series.growth:  # signals with other factors share it
             self._series.growth[alike] = GrowthDetector(
                 at.settings, self._scale, self.direction, metric.matters, disjoint,
                 earlier=at.earlier.values(self._series.keys) if self._scale == "log" else (),
@@ -61,7 +61,7 @@ class Growth(Signal):
     def update(self, observed: Observed) -> None:
         now = self._series.now
         if now is not None:
-            # A slice with few tokens has a value at every few steps: its baseline lasts for as many steps as any.
+            # A slice with few tokens has a value only every few steps. Its baseline lasts as many steps as any other.
             if self._detector.step != observed.step:
                 steps = self._missed + 1 if self._disjoint else 1
                 self._detector.update(observed.step, now.value, now.error if self._scale == "log" else None, steps)
@@ -82,7 +82,7 @@ class Growth(Signal):
         return replace(shown, keys=tuple(self._series.keys), unknown=_needs(detector) if self.holds is None else None)
 
     def _judged(self) -> bool | None:
-        """Whether the series has grown, and by as much as it takes."""
+        """Whether the series has grown, and by enough."""
         detector = self._detector
         if not detector.holds or detector.value is None or self._last is None:
             return detector.holds
@@ -90,7 +90,7 @@ class Growth(Signal):
         return grown and (detector.is_new or not self.anew)
 
     def _is_off(self, value: float, factor: float | None) -> bool:
-        """Whether `value` is `factor` times the baseline, or as small a part of it; without a factor any is."""
+        """Whether `value` differs from the baseline by `factor`; without a factor, always."""
         baseline = self._detector.baseline
         if factor is None or baseline is None:
             return True
@@ -112,7 +112,7 @@ class Growth(Signal):
 
 
 def _needs(detector: GrowthDetector) -> Reason:
-    """Why `detector` cannot tell."""
+    """Why `detector` has no answer."""
     if detector.undetectable is not None:
         return reason(Why.NOISY_BASELINE, factor=detector.undetectable)
     return reason(Why.SHORT_BASELINE, have=detector.seen, needed=detector.needed)

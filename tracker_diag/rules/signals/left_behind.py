@@ -16,7 +16,7 @@ from tracker_diag.rules.series import Place, Series
 from tracker_diag.rules.signals.base import CLOSED, Signal
 
 CEILING = 0.9
-"""A score between 0 and 1 that was above this has nowhere to follow to; a fall of it counts."""
+"""Above this, a score between 0 and 1 has no room to follow. A fall from there still counts."""
 
 
 @dataclass(config=CLOSED, kw_only=True)
@@ -27,9 +27,9 @@ class LeftBehind(Signal):
 
     kind: Literal["left_behind"] = "left_behind"
     series: SeriesRef
-    """What does not follow, as an evaluation."""
+    """The series that does not follow, such as an evaluation."""
     other: SeriesRef
-    """What it should follow, as the training reward."""
+    """The series that it should follow, such as the training reward."""
 
     def begin(self, at: Place) -> None:
         super().begin(at)
@@ -39,7 +39,7 @@ class LeftBehind(Signal):
         self._kept = [BlockMeans(), BlockMeans()]
         self._last: Following | None = None
         self._parted: Following | None = None
-        """Where they parted, until they have come together again."""
+        """Where the two separated, until they meet again."""
 
     def update(self, observed: Observed) -> None:
         for series, kept, sign in zip((self._series, self._other), self._kept, self._signs, strict=True):

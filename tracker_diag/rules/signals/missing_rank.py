@@ -1,4 +1,4 @@
-"""A rank that has fallen silent."""
+"""A rank that no longer reports."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from tracker_diag.rules.signals.base import CLOSED, Signal
 
 @dataclass(config=CLOSED, kw_only=True)
 class MissingRank(Signal):
-    """A rank has not been heard of for `steps` steps; only known where ranks report through a store."""
+    """A rank has not reported for `steps` steps. Only known if ranks report through a store."""
 
     kind: Literal["missing_rank"] = "missing_rank"
     steps: int = Field(ge=1)
@@ -24,7 +24,7 @@ class MissingRank(Signal):
     def begin(self, at: Place) -> None:
         super().begin(at)
         self._since: dict[int, int] = {}
-        """The step from which on each rank, by its number, has been silent."""
+        """The first silent step of each rank, by its number."""
         self._missing: Mapping[Rank, int] | None = None
 
     def update(self, observed: Observed) -> None:

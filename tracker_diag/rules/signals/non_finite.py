@@ -18,25 +18,25 @@ OF_UPDATE = frozenset(
      "ratio", "logprob", "logprobs", "logp", "logps", "logits", "kl", "entropy", "advantage", "advantages", "reward",
      "return", "returns", "lr", "nonfinite"}
 )  # fmt: skip
-"""Words of the names of what the parameters are made of. Of single reward functions trainers speak in the plural;
+"""Words in the names of metrics that reach the parameters. The plural "rewards" names single reward functions.
 `nonfinite` is our own count of log-ratios, in a log that is read again."""
 OF_GRADIENT = frozenset({"grad", "gradient", "gradients", "gradnorm"})
-"""Of these the words of the gradient."""
+"""The words of the gradient among them."""
 
 
 @dataclass(config=CLOSED, kw_only=True)
 class NonFinite(Signal):
     """A metric is NaN or infinite, or the log-ratio of a model token is.
 
-    `update`: what the parameters are made of, as loss, gradient, log-ratios and reward, known by the words of the
-    metric's name. `gradient`: of these the gradient; `beside_gradient`: these without it. `rest`: all others, as the
-    mean of a reward function that was not asked at this step.
+    `update`: metrics that reach the parameters, such as loss, gradient, log-ratios and reward, by the words of their
+    names. `gradient`: only the gradient. `beside_gradient`: `update` without the gradient. `rest`: all others, such as
+    the mean of a reward function that was not used at this step.
     """
 
     kind: Literal["non_finite"] = "non_finite"
     which: Literal["any", "update", "gradient", "beside_gradient", "rest"] = "any"
     after: int = Field(default=0, ge=0)
-    """Steps that must have been seen before."""
+    """Steps that must come before."""
 
     def begin(self, at: Place) -> None:
         super().begin(at)

@@ -1,4 +1,4 @@
-"""How often another signal has held of late."""
+"""How often another signal held recently."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from tracker_diag.rules.signals.threshold import Threshold
 class Often(Signal):
     """A threshold, a ratio to the baseline or a spike has held at `count` or more of the last `steps` values.
 
-    For what comes back without ever lasting, and for levels that noise crosses.
+    Use it for states that return without lasting, and for levels that noise crosses.
     """
 
     historical: ClassVar[bool] = True
@@ -35,7 +35,7 @@ class Often(Signal):
     count: int = Field(ge=1)
     steps: int = Field(ge=2)
     anew: bool = False
-    """Whether a value counts only if the one before it did not hold: what lasts counts once."""
+    """Count a value only if the one before it did not hold, so that a lasting state counts once."""
 
     @property
     def series(self) -> SeriesRef:
@@ -57,11 +57,11 @@ class Often(Signal):
         self.looks_at = (self._series,)
         self._recent: deque[bool] = deque(maxlen=self.steps)
         self._held: deque[int] = deque(maxlen=self.steps)
-        """The steps at which it held; as many of the last as `_recent` counts."""
+        """The last steps at which it held, as many as `_recent` counts."""
         self._before = False
-        """Whether it held at the value before."""
+        """Whether it held at the previous value."""
         self._last: Reading | None = None
-        """Its reading when it held last."""
+        """Its reading when it last held."""
 
     def update(self, observed: Observed) -> None:
         self._inner.update(observed)

@@ -1,4 +1,4 @@
-"""What has become of a series over the whole run: shared by collapse and gain."""
+"""The course of a series over the whole run, shared by collapse and gain."""
 
 import math
 from abc import abstractmethod
@@ -21,7 +21,7 @@ LEAST = 1e-6
 
 @dataclass(config=CLOSED, kw_only=True)
 class OverTheRun(Signal):
-    """A signal on the course of a series; between two values it stays as it was."""
+    """A signal on the course of a series. Between two values it keeps its answer."""
 
     historical: ClassVar[bool] = True
 
@@ -32,15 +32,15 @@ class OverTheRun(Signal):
         self._series = at.series(self.series)
         self.looks_at = (self._series,)
         self._needed = FEWEST
-        """Values from which on it can decide."""
+        """Values that it needs."""
         self._enough = 0
-        """Rows of the run, with a value or without, from which on it can."""
+        """Rows of the run that it needs, with or without a value."""
         self._limit = at.settings.limit(SURE) / SURE
         self._is_loss = self._series.definition.unit == "loss"
-        """Of a loss half is lost when it has come half the way back on a log scale: it falls by factors."""
+        """A loss falls by factors, so its gains and losses are measured on a log scale."""
         self._course = self._new_course()
         self._table, self._begun = at.table, at.table.rows
-        """Rows of the run before this signal began, or began anew."""
+        """Rows of the run before this signal started or restarted."""
         self._last_step, self._missed = 0, 0
 
     @property
@@ -55,20 +55,20 @@ class OverTheRun(Signal):
                 self.holds = None
         else:
             self._missed, self._last_step = 0, observed.step
-            self._course.add(observed.step, math.log(max(now.value, LEAST)) if self._is_loss else now.value)
+            self._course.append(observed.step, math.log(max(now.value, LEAST)) if self._is_loss else now.value)
             self._count()
             self.holds = self._decide()
 
     def _count(self) -> None:
-        """Keep what the signal needs to know of each row."""
+        """Count what the signal needs from each row."""
 
     @abstractmethod
     def _decide(self) -> bool | None:
-        """Whether the signal holds of the course."""
+        """Whether the signal holds."""
 
     @abstractmethod
     def _decided_reading(self) -> Reading:
-        """The reading, where there are rows enough."""
+        """The reading, if there are enough rows."""
 
     def reading(self) -> Reading:
         if self._course.rows == 0:

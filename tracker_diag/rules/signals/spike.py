@@ -18,14 +18,14 @@ from tracker_diag.rules.series import Place, horizon
 from tracker_diag.rules.signals.base import CLOSED, Material, Verb
 
 SURE = 3.0
-"""Standard deviations of a value through sampling by which a spike is none of a few odd sequences."""
+"""Standard errors of a value beyond which a few odd sequences do not explain a spike."""
 OVER = 10
-"""Values after its last spike by which an excursion is over."""
+"""An excursion ends this many values after its last spike."""
 
 
 @dataclass(config=CLOSED, kw_only=True)
 class Spike(Material):
-    """A value far outside the last `steps` values before it, by their median and MAD, and materially so."""
+    """A value far outside the last `steps` values before it, by their median and MAD, and by a size that matters."""
 
     historical: ClassVar[bool] = True
     verbs: ClassVar[Mapping[str, Verb]] = {
@@ -39,11 +39,11 @@ class Spike(Material):
     direction: Direction = "rising"
     z: float = Field(default=6.0, gt=0)
     above: float | None = None
-    """Level that it must be above too, whatever was usual before."""
+    """The value must also be above this level."""
     sure: bool = False
-    """Whether it must be beyond three standard deviations of its own sampling error too; unknown where that is."""
+    """Whether it must also be beyond three of its own sampling errors. Unknown if the error is."""
     ever: bool = False
-    """Whether it must be beyond all values before it too, except those of the same excursion."""
+    """Whether it must also be beyond all earlier values, except those of the same excursion."""
 
     def begin(self, at: Place) -> None:
         super().begin(at)
@@ -88,10 +88,10 @@ class Spike(Material):
         return self._series.reading(self.holds, *self._last, self._step if self.holds else None)
 
     def _is_material(self, value: float, middle: float) -> bool:
-        """Whether `value` is far enough off `middle`, whatever the noise."""
+        """Whether `value` is far enough from `middle`, regardless of the noise."""
         high, low = (value, middle) if self.direction == "rising" else (middle, value)
         if self.factor is not None:
-            return middle > 0 and high >= self.factor * low  # against a median of 0 no factor means anything
+            return middle > 0 and high >= self.factor * low  # a factor of a median of 0 has no meaning
         return high - low >= (self.change or 0.0)
 
     def _within_spread(self, value: float, middle: float, values: list[float]) -> bool:
@@ -99,13 +99,13 @@ class Spike(Material):
         return abs(value - middle) <= self._z * spread
 
     def _has_been_there(self, value: float) -> bool:
-        """Whether an earlier value is as far off, if that counts."""
+        """Whether an earlier value was as far off, if that counts."""
         if self._furthest is None:
             return False
         return value <= self._furthest if self.direction == "rising" else value >= self._furthest
 
     def _remember(self, value: float) -> None:
-        """Take `value` for what has been there; a spike only once `OVER` values have come since."""
+        """Remember how far `value` went. A spike counts only `OVER` values later."""
         if self.holds:
             self._peak = (value if self._peak is None else self._further(value, self._peak[0]), 0)
         elif not self._has_been_there(value):
@@ -121,11 +121,11 @@ class Spike(Material):
         return max(value, other) if self.direction == "rising" else min(value, other)
 
     def _sees(self, now: Scalar) -> bool:
-        """Whether the value comes with its sampling error, if that counts."""
+        """Whether the value has a sampling error, if that counts."""
         return now.error is not None or not self.sure
 
     def _within_error(self, now: Scalar, middle: float) -> bool:
-        """Whether the few sequences that the value rests on may have made it."""
+        """Whether sampling error of the few sequences explains the value."""
         if not self.sure or now.error is None or middle <= 0 or now.value <= 0:
             return False
         return abs(math.log(now.value / middle)) <= self._sure * now.error

@@ -30,7 +30,7 @@ class Threshold(Limited):
 
     @property
     def limit(self) -> float:
-        """That of this run's algorithm."""
+        """The limit for this run's algorithm."""
         return self._above if self._above is not None else self._below or 0.0
 
     def update(self, observed: Observed) -> None:

@@ -19,16 +19,16 @@ from tracker_diag.rules.signals.base import CLOSED, Material, Verb
 
 BLOCKS = 8
 FEWEST = 16
-"""Values of a trend, at least: two for each of its blocks."""
+"""The fewest values of a trend: two for each of its blocks."""
 STEADY = 2.0
-"""Mann–Kendall's z of eight block means from which on a change counts as steady; one in forty by chance."""
+"""A change is steady from this Mann–Kendall z of eight block means on; one in forty reach it by chance."""
 
 
 @dataclass(config=CLOSED, kw_only=True)
 class Trend(Material):
     """A steady change over the last `steps` values: Mann–Kendall and Theil–Sen on the means of eight blocks.
 
-    Needs no baseline, so it also sees a series that has been rising since it began.
+    It needs no baseline, so it also sees a series that rises from its first value.
     """
 
     historical: ClassVar[bool] = True
@@ -50,7 +50,7 @@ class Trend(Material):
         self._settings = at.settings
         waits = at.settings.short_run and self.steps > FEWEST
         self._size = 0 if waits else self.steps // BLOCKS
-        """Values of a block; 0 until it is known how often the series comes."""
+        """Values of a block; 0 until the density of the series is known."""
         self._early: list[tuple[int, float]] = []
         """The values until then, with their steps."""
         self._rows = 0
@@ -59,7 +59,7 @@ class Trend(Material):
         self._starts: deque[int] = deque(maxlen=BLOCKS)
         self._block: list[float] = []
         self._block_start = 0
-        # Where earlier runs show what is normal, a rise before there are eight blocks is growth beyond theirs.
+        # With earlier runs, a rise before the eighth block is judged as growth beyond them.
         self._changes: bool | None = False if at.earlier.values(self._series.keys) else None
         """Whether the last eight blocks show a change."""
         self._missed, self._last_step = 0, 0
@@ -87,7 +87,7 @@ class Trend(Material):
         return replace(shown, at=self._starts[0])
 
     def _wait(self, step: int, value: float) -> None:
-        """Keep the first values of a run of known length, which tell how many of them it will have."""
+        """Keep the first values of a run of known length. They show how many it will have."""
         self._early.append((step, value))
         if len(self._early) == FEWEST:
             self._set_size()
@@ -117,13 +117,13 @@ class Trend(Material):
         if self.direction == "falling":
             y = [-mean for mean in y]
         least = math.log(self.factor) if self.factor else self.change or 0.0
-        # First what is cheap: most series have not moved at all.
+        # The cheap test first: most series have not moved.
         if max(y[-3:]) - min(y[:3]) < least:
             return False
         return mann_kendall(y) >= STEADY and theil_sen(y) * (BLOCKS - 1) >= least
 
     def _onset(self) -> int:
-        """The first step of the block that has come a quarter of the way."""
+        """The first step of the block at a quarter of the change."""
         means, change = list(self._means), self._means[-1] - self._means[0]
         begun = (start for mean, start in zip(means, self._starts, strict=True) if (mean - means[0]) / change >= 0.25)
         return next(begun, self._starts[-1]) if change else self._starts[0]
