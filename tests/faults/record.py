@@ -192,7 +192,8 @@ def write(planted: list[Judged], tensors: list[Judged], public: list[Judged], se
             "tensors": corpus(tensors, "runs of drawn tensors through the monitor"),
             "public": corpus(public, "public logs"),
         },
-        demoted=demoted([*planted, *tensors], records)  # public logs are not made after a rule's last change,
+        # Public logs are not made after a rule's last change.
+        demoted=demoted([*planted, *tensors], records),
         rules=records,
     )
     rules = {name: asdict(record) for name, record in content.rules.items()}
