@@ -100,7 +100,7 @@ def _noted(notes: Sequence[Incident], outcomes: Sequence[Reading]) -> Recommenda
     ongoing = [f for incident in notes for f in incident.findings if f.state == "firing" and f.full_severity != "info"]
     if not ongoing:
         return None
-    says = f"{_watches(ongoing, outcomes, None)}. It is a note: {ongoing[0].rule.id} has no record yet"
+    says = f"{_watches(ongoing, outcomes, None)}. It is a note: {ongoing[0].rule.id} is a candidate"
     return Recommendation("watch", True, None, says)
 
 
