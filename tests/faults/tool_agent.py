@@ -64,7 +64,7 @@ class Training:
             return ill, usual if self.fault.get("first_tool_alone") else ill
 
         return Service(
-            of_tools("width", width), of_tools("fails", 0.01), self.fault.get("times_out", 0.0),
+            of_tools("width", width), of_tools("fails", 0.01), self.now(step, "times_out", 0.0),
             (seconds, seconds), self.now(step, "skipped", 0.0),
         )  # fmt: skip
 
