@@ -39,41 +39,44 @@ class File(Tracker):
         return True
 
 
-def trains(place, run, returned):
+def trains(place, run):
     os.environ |= {FOLDER: str(place), "TRACKER_DIAG_QUIET": "1"}
     monitor = Monitor([File(place / f"{run}.steps", run)])
-    with os.fdopen(returned.detach(), "wb", buffering=0) as pipe:
+    with (place / f"{run}.returned").open("wb", buffering=0) as returned:
         for step in range(100_000):
             monitor.log({"loss": 0.5, "reward": step % 7}, step)
-            pipe.write(b"%d\n" % step)
+            returned.write(b"%d\n" % step)
+
+
+def steps_in(file):
+    """Those of its lines that were written whole."""
+    return {int(line) for line in file.read_bytes().split(b"\n")[:-1]} if file.exists() else set()
 
 
 def lost(kills, how, folder):
-    """Steps whose `log` returned and that are nowhere, of two processes at a time."""
+    """Steps whose `log` returned and that are nowhere, of two processes at a time; and how many there were."""
     chance, missing, seen = random.Random(how), [], 0
     context = multiprocessing.get_context(how)
     if how == "forkserver":
         context.set_forkserver_preload([__name__, "tracker_diag.trackers.delivery.outbox"])
     for kill in range(0, kills, 2):
-        pairs = []
-        for run in (f"{kill}", f"{kill + 1}"):
-            reads, writes = os.pipe()
-            process = context.Process(target=trains, args=(folder, run, multiprocessing.reduction.DupFd(writes)))
+        processes = {
+            f"{number}": context.Process(target=trains, args=(folder, f"{number}")) for number in (kill, kill + 1)
+        }
+        for process in processes.values():
             process.start()
-            os.close(writes)
-            pairs.append((run, process, os.fdopen(reads, "rb")))
-        for _, process, pipe in pairs:
-            pipe.readline()  # it has begun
+        for run, process in processes.items():
+            while not steps_in(folder / f"{run}.returned"):
+                assert process.exitcode is None
+                time.sleep(0.01)
             time.sleep(chance.uniform(0, 0.1))
             process.kill()
             process.join()
-        for run, _, pipe in pairs:
-            returned = {0, *map(int, pipe.read().split(b"\n")[:-1])}
-            pipe.close()
+        for run in processes:
             (left,) = folder.glob(f"file-{run}.*.journal")
             Outbox(File(folder / f"{run}.steps", run), Journal.taken(left)).drain(20)
-            arrived = {int(line) for line in (folder / f"{run}.steps").read_text().split()}
-            missing += [(run, step) for step in returned - arrived]
+            returned = steps_in(folder / f"{run}.returned")
+            missing += [(run, step) for step in returned - steps_in(folder / f"{run}.steps")]
             seen += len(returned)
     assert not list(folder.glob("*.journal"))
     return missing, seen
