@@ -249,7 +249,7 @@ class _Watch:
 
     def _on_advantages(self, data: Any) -> None:
         if (filling := data.non_tensor_batch.get("is_pad_step")) is not None:  # rows of rLLM that repeat others
-            data = data[~filling]
+            data = data[~filling.astype(bool)]
         earlier, self._before_rejection = self._before_rejection, None
         oldest, self._oldest = self._oldest, None
         later, self._later = self._later, None

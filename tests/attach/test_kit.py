@@ -419,9 +419,10 @@ def test_a_ranks_own_time_is_that_of_the_outermost_call_whatever_comes_of_it():
     clock, agent = OwnTime(), Agent()
     off = clock.on(agent, "turn", "loop", "not_there")
     assert clock.taken() is None
+    begun = time.perf_counter()
     with pytest.raises(ConnectionError):
         agent.loop()
-    assert 0.02 <= clock.taken() < 0.04  # which it were at least, if each call counted
+    assert 0.02 <= clock.taken() <= time.perf_counter() - begun  # twice that, if each call counted
     off()
     agent.turn()
     assert clock.taken() is None
