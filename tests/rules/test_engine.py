@@ -311,7 +311,7 @@ def test_a_gain_that_most_rows_have_told_is_not_forgotten_but_where_it_must_be_s
     held = 0
     for step, reward in enumerate(rewards):
         observed = Observed(step, {"reward": Scalar("reward", reward)})
-        at.table.read(observed, again=False)
+        at.table.update(observed, again=False)
         signal.update(observed)
         held += signal.holds is True
     assert held < 70
