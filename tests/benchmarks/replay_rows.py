@@ -1,8 +1,9 @@
-"""Replay's rows per second against exact quantiles of polars and DuckDB, in one process, on a file that this makes.
+"""Replay's rows per second against exact quantiles of polars and DuckDB, in one process, on files that this makes.
 
-    python tests/benchmarks/replay_rows.py --rows 10_000_000 --file build/tokens.parquet
-    python tests/benchmarks/replay_rows.py --rows 1_000_000_000 --file build/tokens.parquet --workers 2
+    python tests/benchmarks/replay_rows.py --rows 10_000_000 --folder build/tokens
+    python tests/benchmarks/replay_rows.py --rows 1_000_000_000 --folder build/tokens --workers 2
 
+A billion rows take 60 MB of disk: a step is a folder, and all but the first few are links to the files of these.
 polars and DuckDB are compared where they are installed, by step and slice with the quantiles that a report has. The
 wide run, with several processes, is timed alone.
 """
@@ -24,17 +25,19 @@ from tracker_diag.runs.replay.replay import replay
 WIDTH, SEQUENCES = 2048, 512
 LEVELS = (0.5, 0.95, 0.99, 0.999)
 AT_ONCE = 4
-"""Different steps that the table has; their random numbers are written again and again."""
+"""Different steps that the table has; further ones are links to them."""
 
 
-def write(file: Path, rows: int) -> None:
+def write(folder: Path, rows: int) -> None:
     """A table of steps of a million tokens, three log-probabilities, two tools, and masks with tool results."""
     n = WIDTH * SEQUENCES
-    steps = [_step(np.random.default_rng(seed), n) for seed in range(AT_ONCE)]
-    with pq.ParquetWriter(file, steps[0].schema) as writer:
-        for step in range(max(1, rows // n)):
-            table = steps[step % AT_ONCE]
-            writer.write_table(table.set_column(0, "step", pa.array(np.full(n, step, np.int32))), row_group_size=n)
+    files = [folder / f"step={step}" / "tokens.parquet" for step in range(max(1, rows // n))]
+    for step, file in enumerate(files):
+        file.parent.mkdir(parents=True)
+        if step < AT_ONCE:
+            pq.write_table(_step(np.random.default_rng(step), n), file, row_group_size=n)
+        else:
+            file.hardlink_to(files[step % AT_ONCE])
 
 
 def _step(rng: np.random.Generator, n: int) -> pa.Table:
@@ -46,7 +49,6 @@ def _step(rng: np.random.Generator, n: int) -> pa.Table:
     tool = pa.array(np.where(turn > 1, turn % 2, 0).astype(np.int8), mask=position < 256)
     return pa.table(
         {
-            "step": np.zeros(n, np.int32),
             "sequence": np.repeat(np.arange(n // WIDTH, dtype=np.int32), WIDTH),
             "position": position,
             "is_model": (position % 256) >= 32,
@@ -58,11 +60,11 @@ def _step(rng: np.random.Generator, n: int) -> pa.Table:
     )
 
 
-def _polars(file: Path) -> Callable[[], object]:
+def _polars(folder: Path) -> Callable[[], object]:
     import polars as pl
 
     def quantiles() -> object:
-        rows = pl.scan_parquet(file).filter(pl.col("is_model"))
+        rows = pl.scan_parquet(folder, hive_partitioning=True).filter(pl.col("is_model"))
         pairs = {"policy": ("logprob", "old_logprob"), "mismatch": ("old_logprob", "rollout_logprob")}
         sizes = {name: (pl.col(new) - pl.col(old)).abs() for name, (new, old) in pairs.items()}
         levels = [size.quantile(q).alias(f"{name} {q}") for name, size in sizes.items() for q in LEVELS]
@@ -71,13 +73,14 @@ def _polars(file: Path) -> Callable[[], object]:
     return quantiles
 
 
-def _duckdb(file: Path) -> Callable[[], object]:
+def _duckdb(folder: Path) -> Callable[[], object]:
     import duckdb
 
     pairs = {"policy": "logprob - old_logprob", "mismatch": "old_logprob - rollout_logprob"}
     levels = ", ".join(f"quantile_cont(abs({pair}), {list(LEVELS)}) AS {name}" for name, pair in pairs.items())
-    query = f"SELECT step, tool IS NOT NULL AS after, {levels} FROM '{file}' WHERE is_model GROUP BY ALL"  # noqa: S608
-    return lambda: duckdb.sql(f"SET threads = 1; {query}").fetchall()
+    query = f"SELECT step, tool IS NOT NULL AS after, {levels} FROM rows WHERE is_model GROUP BY ALL"  # noqa: S608
+    rows = f"CREATE OR REPLACE VIEW rows AS FROM read_parquet('{folder}/*/*.parquet', hive_partitioning = true)"
+    return lambda: duckdb.sql(f"SET threads = 1; {rows}; {query}").fetchall()
 
 
 def _seconds(call: Callable[[], object]) -> tuple[float, float]:
@@ -95,17 +98,17 @@ def _used() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--file", type=Path, default=Path("build/tokens.parquet"))
+    parser.add_argument("--folder", type=Path, default=Path("build/tokens"))
     parser.add_argument("--workers", type=int, default=1, help="above 1 replay alone is timed")
     parser.add_argument("--rounds", type=int, default=2)
     given = parser.parse_args()
-    if not given.file.exists():
-        write(given.file, given.rows)
-    rows = pq.read_metadata(given.file).num_rows
-    contenders: dict[str, Callable[[], object]] = {"replay": lambda: replay(given.file, workers=given.workers)}
+    if not given.folder.exists():
+        write(given.folder, given.rows)
+    rows = len([*given.folder.iterdir()]) * WIDTH * SEQUENCES
+    contenders: dict[str, Callable[[], object]] = {"replay": lambda: replay(given.folder, workers=given.workers)}
     if given.workers == 1:
         exact = {"polars": _polars, "duckdb": _duckdb}
-        contenders |= {name: make(given.file) for name, make in exact.items() if importlib.util.find_spec(name)}
+        contenders |= {name: make(given.folder) for name, make in exact.items() if importlib.util.find_spec(name)}
     screen = Console()
     for turn in range(given.rounds):
         for name, call in contenders.items():

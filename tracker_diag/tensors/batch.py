@@ -308,7 +308,7 @@ def since_first(flags: Array, ids: Array | None, width: int | None = None) -> Ar
     if namespace(flags) is not np:
         return flags | (running_count(flags, ids, width) > 0)
     n = len(flags)
-    starts = np.arange(0, n, width) if ids is None else np.flatnonzero(np.diff(ids, prepend=-1))
+    starts = np.arange(0, n, width) if ids is None else np.append(0, np.flatnonzero(ids[1:] != ids[:-1]) + 1)
     ends, rises = np.append(starts[1:], n), np.append(np.flatnonzero(flags[1:] > flags[:-1]) + 1, n)
     first = np.where(flags[starts], starts, np.minimum(rises[rises.searchsorted(starts)], ends))
     lengths = np.stack([first - starts, ends - first], 1).reshape(-1)
@@ -357,4 +357,7 @@ def _sequence(shape: tuple[int, ...], anchor: str, ids: Array | None, check: boo
     starts[1:] = ids[1:] != ids[:-1]
     if check and len(xp.unique(ids[starts])) != int(starts.sum()):
         raise BatchError("sequence_ids", "a sequence in several pieces", "the tokens of a sequence adjacent")
+    if xp is np:
+        first = np.flatnonzero(starts)
+        return np.arange(len(first)).repeat(np.diff(first, append=len(ids)))
     return starts.cumsum(0) - 1

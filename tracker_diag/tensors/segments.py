@@ -4,6 +4,7 @@ What is masked, most of a padded batch, is not computed, and temporaries stay in
 """
 
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def observations(
     for first, last in _together(segments, at_once):
         tokens = slice(int(segments.begin[first]), int(segments.end[last - 1]))
         here = {dimension: row[first:last] for dimension, row in rows.items()} | _narrow(
-            rows_given(batch, names, lambda values, tokens=tokens: values[tokens])
+            rows_given(batch, names, itemgetter(tokens))
         )
         for pair in batch.pairs:
             if pair not in reduced:

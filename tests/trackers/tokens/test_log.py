@@ -188,11 +188,10 @@ def test_each_source_gives_the_tokens_of_the_plain_table(table, tmp_path, monkey
 
 @pytest.mark.slow
 def test_s3_on_loopback_is_read_as_a_folder(table, tmp_path, monkeypatch):
-    moto = pytest.importorskip("moto.server", reason="moto and s3fs are not installed")
-    pytest.importorskip("s3fs")
     import fsspec
+    from moto.server import ThreadedMotoServer
 
-    server = moto.ThreadedMotoServer(port=0)
+    server = ThreadedMotoServer(port=0)
     server.start()
     try:
         host, port = server.get_host_and_port()
