@@ -37,6 +37,8 @@ def test_of_the_cause_all_series_that_hold_are_drawn():
     thief = replace(finding("POL010", 5), evidence=(calm, pays, behind))
     assert chosen(summary(thief), dict.fromkeys(["kl", "eval_score", "part"])) == ["eval_score", "part", "kl"]
     assert chosen(summary(thief), {}) == []
+    parts = dict.fromkeys(["reward_component:accuracy", "reward_component:format", "reward"])
+    assert chosen(summary(finding("REW005", 5, "reward")), parts) == ["reward", *[*parts][:2]]
 
 
 def test_a_statistic_of_steps_is_not_drawn_again_for_the_window():

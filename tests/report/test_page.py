@@ -51,6 +51,15 @@ def test_a_long_run_with_odd_names_fits_every_screen_and_loads_nothing(long_run,
         assert page.locator(".hero .plot").bounding_box()["width"] > 0.7 * min(width, 1184) - 60
     assert not dialogs
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    (tmp_path / "plain.html").write_text("<title>nothing</title>", encoding="utf-8")
+    plain = opening(page, tmp_path / "plain.html")
+    assert opening(page, file) < max(2000, 100 * plain)  # a busy machine takes long to open anything
+
+
+def opening(page, file):
+    """Milliseconds until the page is there."""
+    page.goto(file.as_uri())
+    return page.evaluate("performance.getEntriesByType('navigation')[0].duration")
 
 
 def sequence():

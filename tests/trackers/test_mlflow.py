@@ -130,7 +130,7 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
     assert len(slices) == len(slices[["pair", "slice"]].drop_duplicates())
     assert len(files) > len(set(files))
     tags = client.get_run(run_id).data.tags
-    assert tags["diag.first_break"] == "NUM004 all, step 1"
+    assert tags["diag.first_break"] == "NUM004 all @1"
     assert tags[NOTE_TAG].startswith("What I tried.")
     assert tags[NOTE_TAG].count("**Stop. NaN or infinity, since step 1.**") == 1
     tables = [table["path"] for table in json.loads(tags[TABLES_TAG])]
@@ -174,7 +174,7 @@ def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, m
     points = client.get_metric_history(run_id, "diag/policy/text_only/p95")
     assert [point.step for point in points] == [0, 1, 2]
     tags = client.get_run(run_id).data.tags
-    assert tags["diag.first_break"] == "NUM004 all, step 0"
+    assert tags["diag.first_break"] == "NUM004 all @0"
     assert "NUM004" in tags[NOTE_TAG]
     assert client.list_artifacts(run_id) == []
 
@@ -217,7 +217,7 @@ print(run.info.run_id)
     left = {Path(artifact.path).name for artifact in client.list_artifacts(run_id, "diag")}
     assert left >= {"findings.json", "report.html", "context.json", "postmortem"}  # it ends on NaN
     assert len(left) == 8
-    assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 all, step 2"
+    assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 all @2"
     assert client.get_run(run_id).info.status == "FINISHED"
     assert "cannot schedule" not in done.stderr
 

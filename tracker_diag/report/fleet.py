@@ -227,8 +227,8 @@ def render_fleet(fleet: Fleet, every: float | None = None) -> str:
         every: seconds until the page reloads itself; None if the watch has ended.
     """
     reload = None if every is None else max(round(every), 1)
-    filters = {"path": _path, "notes": notes_of}
-    return rendered("fleet.html.j2", filters, fleet=fleet, groups=grouped(fleet), most=SHOWN, every=reload)
+    given = {"fleet": fleet, "groups": grouped(fleet), "most": SHOWN, "every": reload}
+    return rendered("fleet.html.j2", {"path": _path, "notes": notes_of}, **given)
 
 
 def _path(curve: Sequence[float]) -> str:
