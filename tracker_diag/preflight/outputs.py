@@ -27,10 +27,10 @@ def outputs_check(answers: Sequence[Any]) -> Check:
     longest = float(lengths.max() / max(np.median(lengths), 1.0))
     named = "; ".join(f"{form} {times} times" for form, times in forms.most_common(4))
     reason = f"{len(answers)} answers have {len(forms)} forms: {named}"
-    one = "let it answer with the same fields each time, an error too; what varies in form is new to the policy"
+    same = "let it answer with the same fields each time, an error too; what varies in form is new to the policy"
     cut = "cut its answers at a limit, or have it give the part that was asked for"
     flaws: list[Flaw] = [
-        (len(forms) > 1, reason, one),
+        (len(forms) > 1, reason, same),
         (longest > LONGEST, f"its longest answer has {longest:.0f} times the length of the median", cut),
     ]
     return judged(NAME, f"all {len(answers)} answers are {next(iter(forms))}", flaws, forms=len(forms), longest=longest)
