@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 import tracker_diag as td
-from tests.trackers.adapters import ADAPTERS, TRACKERS
 from tracker_diag.cli.app import app
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.preflight.check import Report, failed, passed, unchecked
@@ -104,24 +103,34 @@ def test_mlflow_shows_the_result_and_its_parameters_are_read(mlflow_store):
     assert [point.step for point in client.get_metric_history(active.info.run_id, "reward")] == [0]
 
 
+@pytest.mark.nightly
+def test_wandb_shows_the_result_and_the_run_s_own_rows_stay(wandb_offline):
+    run = td.wrap(wandb_offline.start())
+    td.preflight(run=run, **ILL)
+    for step in range(3):
+        run.log({"reward": step}, step=step)
+    run.finish()
+    records = wandb_offline.records()
+    rows = [record["history"]["item"] for record in records if record["type"] == "history"]
+    assert [row["reward"] for row in rows if "reward" in row] == [0, 1, 2]
+    updates = [record["summary"]["update"] for record in records if record["type"] == "summary"]
+    tables = [update["diag/preflight"] for update in updates if "diag/preflight" in update]
+    assert [table["nrows"] for table in tables] == [37]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("tracker", TRACKERS)
-def test_a_tracker_shows_the_result_and_the_run_s_own_rows_stay(request, tracker):
-    adapter = ADAPTERS[tracker](request)
-
-    def logged(name, *, checked):
-        run = adapter.start(name)
-        if checked:
-            run = td.wrap(run)
-            td.preflight(run=run, **ILL)
-            assert run.diag.step is None  # what was written is not heard as the run's own
-        for step in range(3):
-            adapter.log(run, {"reward": float(step)}, step)
-        adapter.end(run)
-        return adapter.own(name)
-
-    assert logged("checked", checked=True) == logged("plain", checked=False)
-    assert "diag/preflight" in adapter.shown("checked")[0]
+def test_trackio_shows_the_result_and_counts_the_run_s_own_steps_alone(trackio_runs):
+    run = td.wrap(trackio_runs.start())
+    td.preflight(run=run, **ILL)
+    assert run.diag.step is None  # what was written is not heard as the run's own
+    for reward in (0.1, 0.2):
+        run.log({"reward": reward})
+    run.diag.close()
+    run.finish()
+    rows = trackio_runs.rows()
+    assert [(step, row["reward"]) for step, row in rows if "reward" in row] == [(0, 0.1), (1, 0.2)]
+    (table,) = [row["diag/preflight"] for _, row in rows if "diag/preflight" in row]
+    assert len(table["_value"]) == 37
 
 
 def test_a_file_gets_the_event(tmp_path):
