@@ -1,7 +1,7 @@
 """What traces come to: sample records, tools, and what the rules say of them; as a library and for the command."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -100,6 +100,7 @@ def read_traces(
     odd, shown = Odd(), without_password(source)
     records = records_in(source, odd, texts=texts)
     add_steps(records, source, run, odd)
+    tagged = [record.pop("tagged", ()) for record in records]  # by an earlier time, and nothing of the sample
     columns, no_numbers = columns_of(records)
     try:
         samples = Samples.from_columns(columns)
@@ -115,24 +116,28 @@ def read_traces(
         tool_rows(samples),
         {name: totals[name] for name in TOTALS if name in totals},
         summary,
-        _tags(records, samples, summary.findings if summary else ()),
+        _tags(records, tagged, samples, summary.findings if summary else ()),
         (*odd.notes, *(f"values of {name} that are no numbers, left out: {n}" for name, n in no_numbers.items() if n)),
     )
 
 
 def _tags(
-    records: Sequence[Mapping[str, Any]], samples: Samples, findings: Sequence[Finding]
+    records: Sequence[Mapping[str, Any]],
+    tagged: Sequence[Collection[str]],
+    samples: Samples,
+    findings: Sequence[Finding],
 ) -> dict[str, dict[str, str | None]]:
     """Tags of each trace, by its id: the rules that fired on its step and tools, and what is odd about it itself.
 
-    None takes away what an earlier time has left.
+    Args:
+        tagged: the tags that each trace has from an earlier time; None takes such a one away.
     """
     fired = [finding for finding in findings if finding.fired is not None]
     by_trace: dict[str, dict[str, str | None]] = {}
-    for record, own in zip(records, marks(samples), strict=True):
+    for record, earlier, own in zip(records, tagged, marks(samples), strict=True):
         rules = dict.fromkeys(finding.rule.id for finding in fired if _concerns(finding, record))
         tags = {RULES_TAG: ", ".join(rules) or None, MARKS_TAG: "; ".join(own) or None}
-        by_trace[record["id"]] = {tag: value for tag, value in tags.items() if value or tag in record.get("tagged", ())}
+        by_trace[record["id"]] = {tag: value for tag, value in tags.items() if value or tag in earlier}
     return by_trace
 
 
