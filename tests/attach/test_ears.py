@@ -5,13 +5,16 @@ import math
 import pickle
 import signal
 import threading
+from importlib import import_module
 from itertools import groupby
 
 import numpy as np
 import pytest
 
-from tracker_diag import wrap
-from tracker_diag.metrics.registry import PREFIX
+from tests.conftest import batch
+from tests.trackers.adapters import ADAPTERS
+from tracker_diag import Monitor, wrap
+from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.mlflow.listen import EARS
 
 pytestmark = pytest.mark.slow
@@ -19,47 +22,32 @@ pytestmark = pytest.mark.slow
 STEPS = 9
 BAD = 6
 """The step at which the loss is NaN, which is an alert."""
+SERIES = ("diag/policy/all/p95", "diag/policy/post_tool/p95", "diag/reference/text_only/p95", "diag/rule/NUM004")
 
 
 def metrics(step):
     return {"loss": math.nan if step == BAD else 1 / (step + 1), "reward": float(step)}
 
 
-def train(log, diag, make_batch):
+def train(log, diag=None):
     """The same tensors and metrics, whichever way they are logged; `diag` is None for a run without us."""
     rng = np.random.default_rng(0)
     for step in range(STEPS):
         if diag is not None:
-            diag.observe(**make_batch(rng))
+            diag.observe(**batch(rng))
         log(metrics(step), step)
     if diag is not None:
         diag.close()
 
 
-def expected(make_batch):
-    """What is logged by hand, without a tracker: rows of numbers by step, and the alert."""
-    from tracker_diag import Monitor
-    from tracker_diag.testing import CapturingTracker
-
-    seen = CapturingTracker()
-    monitor = Monitor([seen])
-    train(monitor.log, monitor, make_batch)
-    return {step: seen.scalars(step) for step in seen.records}
-
-
 @pytest.fixture(scope="module")
 def by_hand():
-    from tests.conftest import batch
-
-    return expected(batch)
-
-
-def check(rows, alert_steps, by_hand):
-    """`rows` of ours by step are those that are logged by hand, and the alert came with its step."""
-    assert sorted(rows) == sorted(by_hand)
-    for step, row in by_hand.items():
-        assert {key: rows[step].get(key) for key in row} == pytest.approx(row, rel=1e-9), step
-    assert alert_steps == [BAD]
+    """What is logged by hand, without a tracker: rows of numbers by step, and the alert."""
+    monitor = Monitor([seen := CapturingTracker()])
+    train(monitor.log, monitor)
+    rows = {step: seen.scalars(step) for step in seen.records}
+    assert next(step for step, row in rows.items() if row.get("diag/rule/NUM004") == 2) == BAD
+    return rows
 
 
 def singly(log):
@@ -134,31 +122,6 @@ def lightning_logger(mlflow, run):
     return MLFlowLogger(run_id=run.info.run_id, tracking_uri=mlflow.get_tracking_uri())
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("way", [None, *MLFLOW_WAYS])
-def test_mlflow(way, mlflow_store, make_batch, by_hand):
-    import mlflow
-
-    with mlflow.start_run() as run:
-        if way is None:
-            train(mlflow.log_metrics, None, make_batch)
-        else:
-            wrapped, log = MLFLOW_WAYS[way](mlflow, run)
-            train(log, wrapped.diag, make_batch)
-            assert wrapped.diag.failures == []
-    client = mlflow.MlflowClient()
-    found = client.get_run(run.info.run_id).data
-    rows, user = {}, {}
-    for name in found.metrics:
-        for point in client.get_metric_history(run.info.run_id, name):
-            (rows if name.startswith(PREFIX) else user).setdefault(point.step, {})[name] = point.value
-    assert repr(user) == repr({step: metrics(step) for step in range(STEPS)})
-    if way is not None:
-        text = found.tags["mlflow.note.content"]
-        assert f"Detected at step {BAD}: " in text
-        check(rows, [BAD], by_hand)
-
-
 WANDB_WAYS = {
     "run": lambda wandb, run: (wrap(run), run.log),
     "global": lambda wandb, run: (wrap(run), lambda values, step: wandb.log(values, step=step)),
@@ -171,39 +134,6 @@ WANDB_WAYS = {
 }  # fmt: skip
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("way", [None, *WANDB_WAYS])
-def test_wandb(way, wandb_offline, make_batch, by_hand):
-    import wandb
-
-    run = wandb_offline.start(reinit="finish_previous")
-    if way is None:
-        train(run.log, None, make_batch)
-    else:
-        wrapped, log = WANDB_WAYS[way](wandb, run)
-        train(log, wrapped.diag, make_batch)
-        assert wrapped.diag.failures == []
-    run.finish()
-    records = wandb_offline.records()
-    rows, user, alerts = {}, {}, []
-    for record in records:
-        if record["type"] == "history":
-            row = record["history"]["item"]
-            own = {key: row[key] for key in ("loss", "reward") if key in row}
-            if own:
-                user[row["_step"]] = own
-            numbers = {key: row[key] for key in row if key.startswith(PREFIX) and isinstance(row[key], int | float)}
-            if numbers:
-                rows.setdefault(numbers.pop(f"{PREFIX}step"), {}).update(numbers)
-        elif record["type"] == "alert":
-            alerts.append(record["alert"]["title"])
-    user = {step: {key: float(value) for key, value in row.items()} for step, row in user.items()}
-    assert repr(user) == repr({step: metrics(step) for step in range(STEPS)})
-    if way is not None:
-        assert any(title.startswith("NUM004") for title in alerts)
-        check(rows, [BAD], by_hand)
-
-
 TRACKIO_WAYS = {
     "module": lambda trackio, run: (wrap(trackio), trackio.log),
     "wrapped module, raw run": lambda trackio, run: (wrap(trackio), run.log),
@@ -213,56 +143,37 @@ TRACKIO_WAYS = {
 }
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("way", [None, *TRACKIO_WAYS])
-def test_trackio(way, trackio_runs, make_batch, by_hand):
-    import trackio
-
-    run = trackio_runs.start()
-    if way is None:
-        train(run.log, None, make_batch)
-    else:
-        wrapped, log = TRACKIO_WAYS[way](trackio, run)
-        train(log, wrapped.diag, make_batch)
-        assert wrapped.diag.failures == []
-    run.finish()
-    rows, user = {}, []
-    for step, row in trackio_runs.rows():
-        numbers = {key: row[key] for key in row if key.startswith(PREFIX) and isinstance(row[key], int | float)}
-        if numbers:
-            rows.setdefault(step, {}).update(numbers)
-        elif "loss" in row:
-            user.append((step, row["reward"]))
-    assert user == [(step, float(step)) for step in range(STEPS)]
-    if way is not None:
-        check(rows, [step for step, row in rows.items() if row.get(f"{PREFIX}rule/NUM004") == 2][:1], by_hand)
+TENSORBOARD_WAYS = {
+    "writer": lambda library, run: (w := wrap(run), singly(lambda *scalar: w.add_scalar(*scalar, 100.0))),
+}
+WAYS = {
+    ("mlflow", "mlflow"): MLFLOW_WAYS, ("wandb", "wandb"): WANDB_WAYS, ("trackio", "trackio"): TRACKIO_WAYS,
+    ("tensorboard", "torch.utils.tensorboard"): TENSORBOARD_WAYS, ("tensorboardX", "tensorboardX"): TENSORBOARD_WAYS,
+}  # fmt: skip
+"""By tracker and module: from module and run to what is wrapped, and the function that is logged by."""
+ALL = [
+    pytest.param(*names, way, id=f"{names[0]}: {name}") for names, ways in WAYS.items() for name, way in ways.items()
+]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("library", ["torch.utils.tensorboard", "tensorboardX"])
-def test_tensorboard(library, tmp_path, make_batch, by_hand):
-    from importlib import import_module
-
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    writer = import_module(library).SummaryWriter(str(tmp_path))
-    wrapped = wrap(writer)
-    train(singly(writer.add_scalar), wrapped.diag, make_batch)
+@pytest.mark.parametrize(("tracker", "module", "way"), ALL)
+def test_it_is_heard_and_your_rows_stay_as_they_are(request, tracker, module, way, by_hand):
+    adapter = ADAPTERS[tracker](request)
+    more = {"reinit": "finish_previous"} if tracker == "wandb" else {}  # so that it is the run of `wandb.log`
+    start = adapter.runs.start if more else adapter.start
+    run = start("plain", **more)
+    train(lambda values, step: adapter.log(run, values, step))
+    adapter.end(run)
+    run = start("watched", **more)
+    wrapped, log = way(import_module(module), run)
+    train(log, wrapped.diag)
     assert wrapped.diag.failures == []
-    writer.close()
-    (folder,) = tmp_path.rglob("diag")
-    events = EventAccumulator(str(folder)).Reload()
-    rows = {}
-    for tag in events.Tags()["scalars"]:
-        if tag.count("/") == 3 or tag.startswith((f"{PREFIX}rule/", f"{PREFIX}health/")):
-            for event in events.Scalars(tag):
-                rows.setdefault(event.step, {})[tag] = event.value
-    alerts = [step for step, row in rows.items() if row.get(f"{PREFIX}rule/NUM004") == 2][:1]
-    assert alerts == [BAD]
-    for step, row in by_hand.items():
-        assert rows[step] == pytest.approx(row, rel=1e-6), step
-    user = EventAccumulator(str(tmp_path)).Reload()
-    assert [(event.step, event.value) for event in user.Scalars("reward")] == [(s, s) for s in range(STEPS)]
+    adapter.end(run)
+    assert repr(adapter.own("watched")) == repr(adapter.own("plain"))  # so that NaN equals itself
+    for name in SERIES:
+        expected = {step: row[name] for step, row in by_hand.items() if name in row}
+        assert adapter.series("watched", name) == pytest.approx(expected, rel=1e-6), name
 
 
 class Own:
@@ -277,14 +188,15 @@ class Own:
         self.rows.append("finished")
 
 
-def test_a_logger_of_your_own(make_batch, by_hand):
+def test_a_logger_of_your_own(by_hand):
     own = Own()
     wrapped = wrap(own)
-    train(own.log, wrapped.diag, make_batch)
+    train(own.log, wrapped.diag)
     user = [(row, step) for row, step in own.rows if "reward" in row]
     assert repr(user) == repr([(metrics(step), step) for step in range(STEPS)])
     rows = {step: row for row, step in own.rows if "reward" not in row}
-    check(rows, [step for step, row in rows.items() if row.get(f"{PREFIX}rule/NUM004") == 2][:1], by_hand)
+    for step, row in by_hand.items():
+        assert {key: rows[step].get(key) for key in row} == pytest.approx(row, rel=1e-9), step
     assert "log" not in vars(own)
 
 
@@ -298,7 +210,7 @@ def test_a_logger_that_is_heard_is_copied_and_pickled_as_ever():
     assert own.rows == [({"a": 1}, 4)]
 
 
-def test_what_is_wrapped_already_has_one_monitor(make_batch):
+def test_what_is_wrapped_already_has_one_monitor():
     own = Own()
     first = wrap(own).diag
     assert wrap(own).diag is first
@@ -406,13 +318,3 @@ def test_from_threads_and_signal_handlers(make_batch, rng):
     thread.join(60)
     assert [step for step, _ in groupby(step for _, step in own.rows)] == [0, 1, 2]
     assert (monitor.step, monitor.failures) == (2, [])
-
-
-def test_wandb_without_a_run_says_what_to_call():
-    import wandb
-
-    from tracker_diag import DiagError
-
-    assert wandb.run is None
-    with pytest.raises(DiagError, match=r"wandb: no run is underway, expected one; call wandb\.init\(\)"):
-        wrap(wandb)

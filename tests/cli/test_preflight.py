@@ -129,7 +129,7 @@ def test_the_terminal_says_it_and_the_exit_code_as_well(tmp_path):
     (tmp_path / "m.yaml").write_text("{device_gib: 8, actor: 7.0e9}")
     result = run("--memory", tmp_path / "m.yaml")
     assert result.exit_code == 1
-    assert result.stdout.startswith("tracker_diag: preflight: 1 failed, 0 passed, 34 not checked")
+    assert result.stdout.startswith("tracker_diag: preflight: 1 failed, 0 passed, 36 not checked")
     (tmp_path / "m.yaml").write_text("{device_gib: 800, actor: 7000000000}")
     assert run("--memory", tmp_path / "m.yaml").exit_code == 0
 
@@ -138,11 +138,11 @@ BAD = {
     "an empty file of samples": ("--samples", "s.jsonl", "", "no samples; expected one JSON object a line"),
     "blank lines": ("--samples", "s.jsonl", "\n\n", "no samples"),
     "no JSON": ("--samples", "s.jsonl", '{"reward": 1}\n{"rew', "s.jsonl:2: no JSON"),
-    "a list": ("--samples", "s.jsonl", "[1]", "s.jsonl:1: list given, expected an object"),
+    "a list": ("--samples", "s.jsonl", "[1]", "s.jsonl:1: list given, expected a JSON object"),
     "unknown fields": ("--samples", "s.jsonl", '{"rewards": 1}', "did you mean reward?"),
     "a field that is missing once": ("--samples", "s.jsonl", '{"reward": 1}\n{}', "s.jsonl:2: no field reward"),
     "text for a number": ("--samples", "s.jsonl", '{"reward": "1"}', "s.jsonl:1: reward: '1' given, expected a number"),
-    "bytes": ("--samples", "s.jsonl", "\ud800\n", "no UTF-8 text"),
+    "bytes": ("--samples", "s.jsonl", "\ud800\n", "s.jsonl:1: no JSON object"),
     "empty settings": ("--config", "c.yaml", "", "c.yaml:1: nothing given, expected settings by name"),
     "settings in a list": ("--config", "c.yaml", "- a", "c.yaml:1: list given"),
     "no YAML": ("--config", "c.yaml", "a: [", "c.yaml:"),

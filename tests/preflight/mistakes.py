@@ -119,111 +119,73 @@ MISTAKES = {
     "actions do not reach the environment": Mistake("corridor", {"env": IgnoresActions}, "expert_beats_random"),
     "the environment's reward has the wrong sign": Mistake("corridor", {"env": WrongSign}, "expert_beats_random"),
     "every reward is zero": Mistake("GRPO in TRL", {"rewards": np.zeros(64)}, "reward_histogram"),
-    "one reward is an outlier": Mistake(
-        "GRPO in TRL", {"rewards": np.append(R["rewards"][:-1], 1e4)}, "reward_histogram"
-    ),
-    "the scorer gives NaN": Mistake(
-        "GRPO in TRL", {"rewards": np.append(R["rewards"][:-1], np.nan)}, "reward_histogram"
-    ),
+    "one reward is an outlier": Mistake("GRPO in TRL",
+        {"rewards": np.append(R["rewards"][:-1], 1e4)}, "reward_histogram"),
+    "the scorer gives NaN": Mistake("GRPO in TRL",
+        {"rewards": np.append(R["rewards"][:-1], np.nan)}, "reward_histogram"),
     "rewards have the wrong sign": Mistake("GRPO in TRL", {"rewards": -R["rewards"]}, "reward_sign"),
     "each sample has a group of its own": Mistake("GRPO in TRL", {"groups": list(range(64))}, "reward_groups"),
-    "two prompts share an id": Mistake(
-        "GRPO in TRL", {"groups": [max(0, i // 8 - 3) for i in range(64)]}, "reward_groups"
-    ),
-    "all samples of a prompt get one reward": Mistake(
-        "GRPO in TRL", {"rewards": np.repeat(np.linspace(0, 1, 8), 8)}, "reward_groups"
-    ),
-    "advantages are divided by a deviation of zero": Mistake(
-        "GRPO in TRL", {"advantage": divides_by_zero}, "advantage_extremes"
-    ),
-    "values are normalised and returns are not": Mistake(
-        "PPO in SB3", {"values": (V["values"] - V["values"].mean()) / V["values"].std()}, "critic_fit"
-    ),
+    "two prompts share an id": Mistake("GRPO in TRL",
+        {"groups": [max(0, i // 8 - 3) for i in range(64)]}, "reward_groups"),
+    "all samples of a prompt get one reward": Mistake("GRPO in TRL",
+        {"rewards": np.repeat(np.linspace(0, 1, 8), 8)}, "reward_groups"),
+    "advantages are divided by a deviation of zero": Mistake("GRPO in TRL",
+        {"advantage": divides_by_zero}, "advantage_extremes"),
+    "values are normalised and returns are not": Mistake("PPO in SB3",
+        {"values": (V["values"] - V["values"].mean()) / V["values"].std()}, "critic_fit"),
     "values belong to other steps": Mistake("PPO in SB3", {"values": np.roll(V["values"], 1)}, "critic_fit"),
-    "padding is trained": Mistake(
-        "padded on the right", changed(loss_mask=B["model_mask"] | (1 - B["attention_mask"])), "mask_padding"
-    ),
-    "the prompt is trained": Mistake(
-        "padded on the left",
-        changed(loss_mask=B["attention_mask"] * (B["model_mask"] | (1 - B["response_mask"]))),
-        "mask_prompt",
-    ),
+    "padding is trained": Mistake("padded on the right",
+        changed(loss_mask=B["model_mask"] | (1 - B["attention_mask"])), "mask_padding"),
+    "the prompt is trained": Mistake("padded on the left",
+        changed(loss_mask=B["attention_mask"] * (B["model_mask"] | (1 - B["response_mask"]))), "mask_prompt"),
     "tool output is trained": Mistake("padded on the right", changed(loss_mask=B["response_mask"]), "mask_tools"),
-    "the mask is shifted by a token": Mistake(
-        "padded on the right", changed(loss_mask=shifted(B["model_mask"])), "mask_coverage"
-    ),
+    "the mask is shifted by a token": Mistake("padded on the right",
+        changed(loss_mask=shifted(B["model_mask"])), "mask_coverage"),
     "the end token is masked": Mistake("padded on the right", changed(loss_mask=without_end(B)), "mask_end"),
-    "text is tokenised again": Mistake(
-        "GRPO in TRL", {"trained_ids": [[3, 4, 5, clean.EOS], [3, 6, 2, clean.EOS]]}, "retokenisation"
-    ),
-    "chosen and rejected are swapped": Mistake(
-        "preferences",
-        {"preferences": [p | swap(p) for p in clean.pairs()]},
-        "pairs_order",
-    ),
-    "chosen equals rejected": Mistake(
-        "preferences", {"preferences": [p | {"rejected": p["chosen"]} for p in clean.pairs()]}, "pairs_equal"
-    ),
-    "chosen holds the prompt": Mistake(
-        "preferences",
-        {"preferences": [p | {"chosen": p["prompt"] + p["chosen"]} for p in clean.pairs()]},
-        "pairs_prompt",
-    ),
-    "the sampler has another temperature": Mistake(
-        "padded on the right", changed(rollout_logprobs=1.6 * B["old_logprobs"]), "sampler_step0"
-    ),
-    "log-probs are of the next token": Mistake(
-        "padded on the right", changed(rollout_logprobs=shifted(B["old_logprobs"])), "batch_form"
-    ),
-    "placeholders stand for log-probs": Mistake(
-        "padded on the right",
-        changed(
-            rollout_logprobs=np.where(np.arange(40) % 20 < 1, 0.0, B["rollout_logprobs"]) * (np.arange(40) % 12 > 0)
-        ),
-        "sampler_step0",
-    ),
+    "text is tokenised again": Mistake("GRPO in TRL",
+        {"trained_ids": [[3, 4, 5, clean.EOS], [3, 6, 2, clean.EOS]]}, "retokenisation"),
+    "chosen and rejected are swapped": Mistake("preferences",
+        {"preferences": [p | swap(p) for p in clean.pairs()]}, "pairs_order"),
+    "chosen equals rejected": Mistake("preferences",
+        {"preferences": [p | {"rejected": p["chosen"]} for p in clean.pairs()]}, "pairs_equal"),
+    "chosen holds the prompt": Mistake("preferences",
+        {"preferences": [p | {"chosen": p["prompt"] + p["chosen"]} for p in clean.pairs()]}, "pairs_prompt"),
+    "the sampler has another temperature": Mistake("padded on the right",
+        changed(rollout_logprobs=1.6 * B["old_logprobs"]), "sampler_step0"),
+    "log-probs are of the next token": Mistake("padded on the right",
+        changed(rollout_logprobs=shifted(B["old_logprobs"])), "batch_form"),
+    "placeholders stand for log-probs": Mistake("padded on the right",
+        changed(rollout_logprobs=np.where(np.arange(40) % 20 < 1, 0.0, B["rollout_logprobs"]) *
+        (np.arange(40) % 12 > 0)), "sampler_step0"),
     "weights do not reach the sampler": Mistake("GRPO in verl", clean.canary(syncs=False), "weights_arrive"),
-    "the evaluation's temperature is written nowhere": Mistake(
-        "GRPO in TRL",
-        config(clean.TRL, eval={name: value for name, value in clean.EVALUATION.items() if name != "temperature"}),
-        "evaluation_complete",
-    ),
-    "GSPO with the clip range of GRPO": Mistake(
-        "GRPO in TRL", config(clean.TRL, importance_sampling_level="sequence"), "config_clip"
-    ),
+    "the evaluation's temperature is written nowhere": Mistake("GRPO in TRL",
+        config(clean.TRL, eval={name: value for name, value in clean.EVALUATION.items() if name !=
+        "temperature"}), "evaluation_complete"),
+    "GSPO with the clip range of GRPO": Mistake("GRPO in TRL",
+        config(clean.TRL, importance_sampling_level="sequence"), "config_clip"),
     "clipping where the ratio is always 1": Mistake("GRPO in TRL", config(clean.TRL, num_iterations=1), "config_ratio"),
-    "KL in the loss and in the reward": Mistake(
-        "GRPO in verl", config(clean.VERL, algorithm={"adv_estimator": "grpo", "use_kl_in_reward": True}), "config_kl"
-    ),
+    "KL in the loss and in the reward": Mistake("GRPO in verl",
+        config(clean.VERL, algorithm={"adv_estimator": "grpo", "use_kl_in_reward": True}), "config_kl"),
     "k1 as the KL of the loss": Mistake("GRPO in verl", actor(kl_loss_type="kl"), "config_kl"),
-    "a KL coefficient that is not in use": Mistake(
-        "GRPO in verl", actor(use_kl_loss=False, kl_loss_coef=0.05), "config_kl"
-    ),
+    "a KL coefficient that is not in use": Mistake("GRPO in verl",
+        actor(use_kl_loss=False, kl_loss_coef=0.05), "config_kl"),
     "a mini-batch larger than the batch": Mistake("GRPO in verl", actor(ppo_mini_batch_size=512), "config_groups"),
-    "the loss divides by micro-batches": Mistake(
-        "GRPO in TRL", config(clean.TRL, loss_type="bnpo"), "config_normalisation"
-    ),
-    "a group that does not fit the batch": Mistake(
-        "GRPO in TRL", config(clean.TRL, num_generations=12), "config_groups"
-    ),
+    "the loss divides by micro-batches": Mistake("GRPO in TRL",
+        config(clean.TRL, loss_type="bnpo"), "config_normalisation"),
+    "a group that does not fit the batch": Mistake("GRPO in TRL",
+        config(clean.TRL, num_generations=12), "config_groups"),
     "a mini-batch of one step": Mistake("PPO in SB3", config(clean.SB3, n_steps=129, n_envs=1), "config_normalisation"),
     "a tool that fails under load": Mistake("tools and memory", {"tool": lambda q: 1 / (q - 2)}, "tool_stress"),
-    "a tool that answers in several forms": Mistake(
-        "tools and memory", {"tool": lambda q: {"found": q} if q % 2 else "nothing"}, "tool_outputs"
-    ),
-    "a new reward that pays what is wrong": Mistake(
-        "GRPO in TRL",
-        {"rewards": R["rewards"] * (np.arange(64) % 3 > 0), "rewards_before": R["rewards"]},
-        "reward_revision",
-    ),
+    "a tool that answers in several forms": Mistake("tools and memory",
+        {"tool": lambda q: {"found": q} if q % 2 else "nothing"}, "tool_outputs"),
+    "a new reward that pays what is wrong": Mistake("GRPO in TRL",
+        {"rewards": R["rewards"] * (np.arange(64) % 3 > 0), "rewards_before": R["rewards"]}, "reward_revision"),
     "observations are not scaled": Mistake("corridor", {"env": NotScaled}, "env_scale"),
     "actions are in units of the machine": Mistake("corridor", {"env": WideActions}, "env_scale"),
     "the optimiser has no parameters": Mistake("GRPO in TRL", {"overfit": [2.3] * 20}, "batch_overfits"),
-    "length pays more than the solution": Mistake(
-        "GRPO in TRL", {"rewards": clean.grpo()["rewards"] + np.arange(64) % 8}, "reward_ranks"
-    ),
-    "the evaluation draws its tasks anew": Mistake(
-        "GRPO in TRL", {"evaluate": itertools.cycle((0.5, 0.6)).__next__}, "evaluation_repeats"
-    ),
+    "length pays more than the solution": Mistake("GRPO in TRL",
+        {"rewards": clean.grpo()["rewards"] + np.arange(64) % 8}, "reward_ranks"),
+    "the evaluation draws its tasks anew": Mistake("GRPO in TRL",
+        {"evaluate": itertools.cycle((0.5, 0.6)).__next__}, "evaluation_repeats"),
     "a model that does not fit": Mistake("tools and memory", {"memory": {"device_gib": 24, "actor": 7e9}}, "memory"),
-}
+}  # fmt: skip

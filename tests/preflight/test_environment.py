@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tracker_diag as td
-from tracker_diag.preflight.expert import beats
+from tracker_diag.preflight.environment import expert_check
 
 
 class Works:
@@ -281,7 +281,7 @@ def test_warnings_are_shown_again_after_a_checker_that_hangs(hangs):
 @pytest.mark.slow
 def test_an_expert_no_better_than_chance_does_not_pass():
     drawn = np.random.default_rng(0).normal(size=(60, 2, 100))
-    statuses = [beats(random, expert).status for random, expert in drawn]
+    statuses = [expert_check(random, expert).status for random, expert in drawn]
     assert statuses.count("pass") <= 5  # 2.5 % of 60 are 1 or 2
-    better = [beats(random, expert + 1).status for random, expert in drawn]
+    better = [expert_check(random, expert + 1).status for random, expert in drawn]
     assert better.count("pass") == 60

@@ -5,7 +5,6 @@ so there are texts, refusals, claims and calls; all of them are sampled by a net
 """
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,6 @@ TOOL, CLOSE, ANSWER, CLAIM, SORRY, PRAISE, END = 10, 13, 14, 15, 16, 17, 18  # 0
 NOTHING, ERROR, KIND, PAD = 19, 20, 21, 24
 WORDS = [*map(str, range(10)), *(f"{name}(" for name in TOOLS), ")", "So the value is", "The task is complete.",
          "I'm sorry, but I can't help with that.", "**Certainly!**", "", "nothing", "error", *TOOLS, ""]  # fmt: skip
-CONTROL = (*range(TOOL, TOOL + 3), CLOSE)
 MAX_CALLS, LENGTH, PROMPT = 6, 36, 2
 GROUPS, GROUP, ONSET = 8, 8, 80
 N = GROUPS * GROUP
@@ -59,8 +57,6 @@ class World:
     """Updates that the sampler lags behind."""
     leaks: int = 0
     """MiB that are kept at each step."""
-    asks: Callable[[int], object] | None = None
-    """What each call with a key waits for."""
 
 
 @dataclass
@@ -106,8 +102,6 @@ class Episode:
         if len(self.calls) == MAX_CALLS:
             self.done = self.cut = True
             return
-        if self.world.asks is not None:
-            self.world.asks(rest[0])
         call: dict[str, Any] = {"name": TOOLS[tool], "arguments": {"key": rest[0]}, "status": "ok"}
         self.forced = NOTHING
         if len(rest) == 1 or rest[1] != CLOSE:

@@ -19,7 +19,7 @@ from tracker_diag.samples.samples import Samples
 
 
 def told(**columns):
-    return aggregates(Samples.of(columns))
+    return aggregates(Samples.from_columns(columns))
 
 
 REWARDS = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 1.0]), min_size=1, max_size=40)
@@ -102,9 +102,13 @@ def test_micro_batches_add_up_to_the_batch(first, second, random):
                   for _ in range(n)],
     }  # fmt: skip
     parts = [{name: of[:first] for name, of in columns.items()}, {name: of[first:] for name, of in columns.items()}]
-    merged = Samples.of(parts[0]).merged(Samples.of(parts[1])) if second else Samples.of(parts[0])
-    again = Samples.of_state(json.loads(json.dumps(merged.state_dict())))
-    expected = aggregates(Samples.of(columns))
+    merged = (
+        Samples.from_columns(parts[0]).merged(Samples.from_columns(parts[1]))
+        if second
+        else Samples.from_columns(parts[0])
+    )
+    again = Samples.from_state(json.loads(json.dumps(merged.state_dict())))
+    expected = aggregates(Samples.from_columns(columns))
     assert aggregates(merged) == pytest.approx(expected)
     assert aggregates(again) == pytest.approx(expected)
 
@@ -123,7 +127,7 @@ def test_the_highest_reward_that_there_is_is_not_known_of_zeros_alone():
     assert "reward_max_share" not in told(reward=[0.0, 0.0])
     assert "reward_max_share" not in told(reward=[-1.0, -1.0])
     assert told(reward=[1.0, 1.0])["reward_max_share"] == 1.0
-    assert aggregates(Samples.of({"reward": [0.0, 0.0]}), lowest=0.0, highest=1.0)["reward_max_share"] == 0.0
+    assert aggregates(Samples.from_columns({"reward": [0.0, 0.0]}), lowest=0.0, highest=1.0)["reward_max_share"] == 0.0
 
 
 def test_right_and_wrong_answers_have_lengths_of_their_own():
@@ -172,15 +176,15 @@ def test_groups_go_by_any_hashable_id_across_calls():
     one, two = Id("a"), UUID(int=1)
     ids = [one, two, ("x", 1), ("x", 1), np.int64(7), 7, "7", Id("a")]
     first, second = (
-        Samples.of({"group": ids[:4], "reward": [0.0] * 4}),
-        Samples.of({"group": ids[4:], "reward": [0.0] * 4}),
+        Samples.from_columns({"group": ids[:4], "reward": [0.0] * 4}),
+        Samples.from_columns({"group": ids[4:], "reward": [0.0] * 4}),
     )
     groups = first.merged(second)["group"].tolist()
     assert groups[0] == groups[7]
     assert groups[2] == groups[3]
     assert groups[4] == groups[5]
     assert len(set(groups)) == 5
-    tensor = Samples.of({"group": torch.tensor([7, 7]), "reward": torch.zeros(2, dtype=torch.bfloat16)})
+    tensor = Samples.from_columns({"group": torch.tensor([7, 7]), "reward": torch.zeros(2, dtype=torch.bfloat16)})
     assert tensor["group"].tolist() == [groups[4]] * 2
 
 
@@ -232,7 +236,7 @@ def test_a_call_that_holds_itself_ends():
 )
 def test_what_does_not_fit_is_refused_by_the_name_of_its_column(columns, said):
     with pytest.raises(BatchError, match=said):
-        Samples.of(columns)
+        Samples.from_columns(columns)
 
 
 @pytest.mark.parametrize("n", [0, 1])

@@ -58,7 +58,7 @@ def clip_range(low: object, high: object = None) -> tuple[float, float]:
             bounded below 1.
         high: that of the other side; as `low` where it is no positive number.
     """
-    below, above = (float(one) if isinstance(one, int | float) and one > 0 else None for one in (low, high))
+    below, above = (float(side) if isinstance(side, int | float) and side > 0 else None for side in (low, high))
     below = below or USUAL_CLIP
     return min(below, 0.999), above or below
 
@@ -93,27 +93,29 @@ def add_active(
     """
     before, runs = monitor.trackers, False
     with monitor.guard("integration_errors"):
-        for tracker in (*(one for writer in writers if (one := _written_by(writer))), *active_trackers()):
+        for tracker in (*filter(None, map(_written_by, writers)), *active_trackers()):
             runs = True
-            _add_once(monitor, tracker)
+            if all((known.name, known.address) != (tracker.name, tracker.address) for known in monitor.trackers):
+                monitor.add(tracker)
     with monitor.guard("integration_errors"):
         if all(tracker.name != Notifier.name for tracker in monitor.trackers):
             names = [tracker.address["run"] for tracker in monitor.trackers if "run" in tracker.address]
             for people in from_environment(names[0] if names else None):
                 monitor.add(people)
     with monitor.guard("integration_errors"):
-        if not (runs or wait or any(one.page for one in monitor.trackers)):
+        if not (runs or wait or any(tracker.page for tracker in monitor.trackers)):
             monitor.add(JsonlTracker(unused_folder()))
-        if new := [one for one in monitor.trackers if one not in before and one.page]:
+        if new := [tracker for tracker in monitor.trackers if tracker not in before and tracker.page]:
             looks_for: dict[Pair, str] = {
                 pair: how for pair in PAIRS for name, how in sees.items() if pair in name.split(", ")
             }
             promised: dict[Pair, str] = {pair: how for pair, how in looks_for.items() if pair not in (blind or {})}
             if blind is not None:
                 monitor.silence.promise(promised, Reach(blind, tools))
-            places = "; ".join(f"{one.name}, see it with  {one.page}" for one in new)
-            told = _looked_for(promised, [name for name in sees if name in DIMENSIONS or name in CONTEXT], blind or {})
-            say(unbroken(Text.assemble(("tracker_diag: ", "dim"), f"writes to {places}{told}")))
+            places = "; ".join(f"{tracker.name}, see it with  {tracker.page}" for tracker in new)
+            slices = [name for name in sees if name in DIMENSIONS or name in CONTEXT]
+            line = f"writes to {places}{_looked_for(promised, slices, blind or {})}"
+            say(unbroken(Text.assemble(("tracker_diag: ", "dim"), line)))
             leave_one(monitor)
     return runs
 
@@ -131,11 +133,6 @@ def _written_by(writer: Any) -> Tracker | None:
     within = (getattr(writer, name, None) for name in ("experiment", "tracker", "writer"))
     inner = next(filter(None, within), writer)
     return tracker_of(inner, run_id=getattr(writer, "run_id", None))
-
-
-def _add_once(monitor: Monitor, tracker: Tracker) -> None:
-    if all((one.name, one.address) != (tracker.name, tracker.address) for one in monitor.trackers):
-        monitor.add(tracker)
 
 
 def resume(monitor: Monitor, saved: Any, missing: str, framework: str = "") -> bool:
@@ -177,13 +174,13 @@ def resume(monitor: Monitor, saved: Any, missing: str, framework: str = "") -> b
 
 
 def _begins_anew(monitor: Monitor, why: str) -> None:
-    told = f"{why}: the diagnostics of the resumed run begin anew"
-    _log.warning("%s", told)
-    monitor.rebaseline(told)  # nothing has been seen yet, so that this only stands in the run
+    text = f"{why}: the diagnostics of the resumed run begin anew"
+    _log.warning("%s", text)
+    monitor.rebaseline(text)  # nothing has been seen yet, so that this is a note in the run alone
 
 
 RELEASE = "framework_release"
-"""Beside a saved state: the release of the framework that it was saved under."""
+"""In a saved state: the release of the framework that it was saved under."""
 
 
 def of_release(state: dict[str, Any], framework: str) -> dict[str, Any]:
@@ -213,8 +210,8 @@ def watching(owner: object, monitor: Monitor | None) -> Monitor | None:
     Raises:
         DiagError: `monitor` is another one.
     """
-    of, there = _watched.get(id(owner), (None, None))
-    if of is None or of() is not owner:
+    owner_of, there = _watched.get(id(owner), (None, None))
+    if owner_of is None or owner_of() is not owner:
         return None
     if monitor is not None and monitor is not there:
         raise DiagError("monitor: another one given, expected that which watches this training already, or none")
@@ -315,15 +312,11 @@ def tell_changed(name: str, tested: str, error: Exception, lost: str = NOTHING) 
         error: how it differs from the tested version.
         lost: what is not watched.
     """
+    kind = "" if isinstance(error, HookError) else f"{type(error).__name__}: "  # a missing key alone says nothing
     _log.warning(
-        "%s %s is not a tested version (%s): %s. Consequence: %s. Training continues. Install a tested version to have "
-        "it watched.", name, release_of(name), tested, _said(error), lost,
+        "%s %s is not a tested version (%s): %s%s. Consequence: %s. Training continues. Install a tested version to "
+        "have it watched.", name, release_of(name), tested, kind, error, lost,
     )  # fmt: skip
-
-
-def _said(error: Exception) -> str:
-    """An error that is no message of ours, as a missing key, tells nothing without its kind."""
-    return str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
 
 
 def observe_before_update(

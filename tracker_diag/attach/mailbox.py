@@ -53,8 +53,8 @@ def messages(mailbox: Any) -> Iterator[bytes]:
     ray: Any = require("ray", "rllib")
     reader = uuid.uuid4().hex
     try:
-        while (found := _come(mailbox.take.remote(reader), ray)) is not None:
-            yield from found
+        while (taken := _come(mailbox.take_all.remote(reader), ray)) is not None:
+            yield from taken
     except Exception:
         if ray.is_initialized():  # else it was shut down as it was asked
             raise
@@ -89,7 +89,7 @@ class Mailbox:
             self._kept.append(message)
             self._there.notify_all()
 
-    async def take(self, reader: str) -> list[bytes] | None:
+    async def take_all(self, reader: str) -> list[bytes] | None:
         """All that is kept, as soon as there is any; None where a later reader has come."""
         async with self._there:
             if reader not in self._was:
@@ -99,9 +99,9 @@ class Mailbox:
             await self._there.wait_for(lambda: self._kept or self._reader != reader)
             if self._reader != reader:
                 return None
-            found = list(self._kept)
+            taken = list(self._kept)
             self._kept.clear()
-            return found
+            return taken
 
 
 class Post:

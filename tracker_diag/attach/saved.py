@@ -1,4 +1,4 @@
-"""The state of the diagnostics beside a framework's checkpoints, for those that have no place for it in them.
+"""The state of the diagnostics next to a framework's checkpoints, for those that have no place for it in them.
 
 The framework has written the checkpoint of a step: `put`. A row is logged: `logged`. Training goes on from a
 checkpoint: `find`.
@@ -33,7 +33,7 @@ class Saved:
         self._told = False
 
     def put(self, folder: str | Path, row: int | None = None) -> None:
-        """A checkpoint lies in `folder`; write the state there.
+        """A checkpoint is in `folder`; write the state there.
 
         Args:
             row: the step of the checkpoint, where the framework logs its row later: `logged` writes the state once more
@@ -67,9 +67,8 @@ class Saved:
             Whether there was one that could be used.
         """
         with self._monitor.guard("integration_errors"):
-            own = file_of(folder, self._rank)
-            saved = read(folder, self._rank)
-            return resume(self._monitor, saved, f"{own} is not there", self._framework)
+            saved = _state_in(folder, self._rank)
+            return resume(self._monitor, saved, f"{file_of(folder, self._rank)} is not there", self._framework)
         return False
 
     def _write(self, folder: Path) -> None:
@@ -82,13 +81,13 @@ def file_of(folder: str | Path, rank: int) -> Path:
     return Path(folder) / f"tracker_diag_{rank}.json"
 
 
-def read(folder: str | Path, rank: int) -> dict[str, Any] | None:
+def _state_in(folder: str | Path, rank: int) -> dict[str, Any] | None:
     """The state of one process, or the first one's where there are more now than there were; None if there is none.
 
     What it held of tensors that had not been logged yet was the first one's own, and stays there. A file that is
     damaged holds a state that cannot be used.
     """
-    own, first = (file_of(folder, one) for one in (rank, 0))
+    own, first = file_of(folder, rank), file_of(folder, 0)
     file = own if own.exists() else first
     if not file.exists():
         return None

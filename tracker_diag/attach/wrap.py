@@ -97,15 +97,18 @@ def wrap(
     """
     given = {"run_id": run_id, "also": also, "config": config, "baseline": baseline, **settings}
     earlier = read_baseline(baseline)
-    found = _find(target, run_id)
-    if monitor := _underway.get(key_of(found.tracker)):
-        if names := [name for name, value in given.items() if value and name != "run_id"]:
-            raise DiagError(f"target: wrapped already, and {', '.join(names)} given; give all to the first wrap")
-        return _with_diag(target, monitor, found)
-    if not found.function:
-        _check_attributes(target)
-    monitor = begin(found.tracker, earlier, logger=found.logger, also=also, config=config, **settings)
-    return _with_diag(target, monitor, found)
+    place = _place_of(target, run_id)
+    monitor = _underway.get(key_of(place.tracker))
+    if monitor is None:
+        if not place.function and not hasattr(target, "__dict__"):
+            raise DiagError(
+                f"target: {_kind(target)} with slots given, expected an object that takes the attribute `diag`; "
+                "wrap the function that logs, as in wrap(target.log)"
+            )
+        monitor = begin(place.tracker, earlier, logger=place.logger, also=also, config=config, **settings)
+    elif names := [name for name, value in given.items() if value and name != "run_id"]:
+        raise DiagError(f"target: wrapped already, and {', '.join(names)} given; give all to the first wrap")
+    return _with_diag(target, monitor, function=place.function)
 
 
 _underway: dict[Key, Monitor] = {}
@@ -114,11 +117,8 @@ _underway: dict[Key, Monitor] = {}
 
 def key_of(tracker: Tracker) -> Key:
     """What makes two trackers those of one run; a tracker that does not say it is of a run of its own."""
-    try:
-        return tracker.key
-    except Exception as error:  # noqa: BLE001  # whatever another package's tracker raises
-        tracker.tally.failed(error)
-        return tracker.name, id(tracker)
+    key: Key = _asked(tracker, "key", (tracker.name, id(tracker)))
+    return key
 
 
 def begin(
@@ -185,12 +185,12 @@ def read_baseline(given: Baseline) -> tuple[FinishedRun, ...]:
         DiagError: one of them cannot be read, or holds nothing to judge by.
     """
     several = (given,) if isinstance(given, str | FinishedRun) else given
-    found = tuple(read_run(one) if isinstance(one, str) else one for one in several)
-    Earlier(found)
-    return found
+    runs = tuple(read_run(run) if isinstance(run, str) else run for run in several)
+    Earlier(runs)
+    return runs
 
 
-class _Found(NamedTuple):
+class _Place(NamedTuple):
     """Where the diagnostics go."""
 
     tracker: Tracker
@@ -200,7 +200,7 @@ class _Found(NamedTuple):
     """Whether the target is called itself: nothing on it can be heard, so another function takes its place."""
 
 
-def _find(target: Any, run_id: str | None) -> _Found:
+def _place_of(target: Any, run_id: str | None) -> _Place:
     if target is None:
         raise DiagError("target: None given, expected a run; begin it first, by wandb.init() or mlflow.start_run()")
     diag = getattr_static(target, "diag", None)
@@ -210,12 +210,12 @@ def _find(target: Any, run_id: str | None) -> _Found:
             "rename it, or wrap the function that logs, as in wrap(target.log)"
         )
     if tracker := tracker_of(target, run_id=run_id):
-        return _Found(tracker)
+        return _Place(tracker)
     inner = _inside(target)
     if inner is not None and (tracker := tracker_of(inner, run_id=getattr(target, "run_id", None))):
-        return _Found(tracker, target)
+        return _Place(tracker, target)
     if tracker := CallTracker.find(target):
-        return _Found(tracker, function=is_function(target))
+        return _Place(tracker, function=is_function(target))
     raise DiagError(
         f"target: {_kind(target)} given, expected a run, module or writer of {', '.join(listening())}, a logger of "
         "Lightning, a tracker of accelerate, or anything with log(data, step), log_metrics(metrics, step) or a call of "
@@ -240,19 +240,10 @@ def _asked(tracker: Tracker, name: str, missing: Any) -> Any:
         return missing
 
 
-def _check_attributes(target: Any) -> None:
-    """Raise DiagError where `diag` cannot be put on `target`, before anything is begun."""
-    if not hasattr(target, "__dict__"):
-        raise DiagError(
-            f"target: {_kind(target)} with slots given, expected an object that takes the attribute `diag`; "
-            "wrap the function that logs, as in wrap(target.log)"
-        )
-
-
-def _with_diag(target: Any, monitor: Monitor, found: _Found) -> Any:
+def _with_diag(target: Any, monitor: Monitor, *, function: bool) -> Any:
     if getattr_static(target, "diag", None) is monitor:
         return target
-    if found.function:
+    if function:
         target = heard(target, listener_of(monitor))
         key = CallTracker(target).key
         _underway[key] = monitor

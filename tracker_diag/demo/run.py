@@ -3,26 +3,23 @@
 import json
 import logging
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from tracker_diag.attach.wrap import wrap
 from tracker_diag.demo.grpo import ARMS, train
 from tracker_diag.demo.leads import Lead, leads
-from tracker_diag.demo.tokens import TokenTable
+from tracker_diag.demo.tokens import tokens_of, write_tokens
 from tracker_diag.errors import require
-from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import Scalar
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.mlflow.view import view_path
 from tracker_diag.trackers.mlflow.write import MlflowTracker
-from tracker_diag.trackers.tracker import Entry, Metrics, Tracker
 
 LEAVES = ("mlflow.db", "mlartifacts", "wandb", "findings.jsonl", "metrics.jsonl", "tokens.parquet", "verdict.json")
 
@@ -46,16 +43,14 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> No
         ) as wandb_run,
     ):
         mlflow.log_params(config)
-        screen = _Screen(console, steps)
-        files = JsonlTracker(out)
-        run = wrap(wandb_run, also=[MlflowTracker(mlflow.MlflowClient(), mlflow_run.info.run_id), files, screen])
-        with screen.progress, TokenTable(out / "tokens.parquet") as table:
-            for step in train(ARMS[arm], seed, steps):
-                run.diag.observe(**step.tensors)
-                run.log(step.metrics, step=step.step)
-                mlflow.log_metrics(step.metrics, step=step.step, synchronous=False)
-                table.write(step)
-            screen.finish()
+        also = [MlflowTracker(mlflow.MlflowClient(), mlflow_run.info.run_id), JsonlTracker(out)]
+        run, tokens = wrap(wandb_run, also=also), list[Any]()
+        for step in track(train(ARMS[arm], seed, steps), "training", steps, console=console):
+            run.diag.observe(**step.tensors)
+            run.log(step.metrics, step=step.step)
+            mlflow.log_metrics(step.metrics, step=step.step, synchronous=False)
+            tokens.append(tokens_of(step))
+        write_tokens(out / "tokens.parquet", tokens)
         summary = run.diag.close()
         mlflow.flush_async_logging()
     with (out / "metrics.jsonl").open() as lines:
@@ -68,42 +63,6 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> No
     console.print("\nSee it in MLflow:", style="dim")
     console.print(f"  mlflow server --backend-store-uri {store}", style="bold", soft_wrap=True)
     console.print(f"  then open http://127.0.0.1:5000{view_path(experiment)}", style="dim", soft_wrap=True)
-
-
-class _Screen(Tracker):
-    """A progress bar with the tails of both slices as they stand."""
-
-    name = "screen"
-    takes = (Metrics, Scalar)
-    local = True
-
-    def __init__(self, console: Console, steps: int) -> None:
-        self.progress = Progress(
-            TextColumn("training"),
-            BarColumn(10),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[tails]}"),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self._task = self.progress.add_task("", total=steps, tails="")
-
-    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
-        now = {entry.name: entry.value for entry in entries if isinstance(entry, Scalar)}
-
-        def tail(pair: str, name: str) -> str:
-            value = now.get(f"{PREFIX}{pair}/{name}/p95")
-            return f"{value:.3f}" if value is not None else "–"
-
-        # A line a pair, so that all of it stands in 80 columns.
-        tails = "\n".join(
-            f"{pair:9} p95 [#2f6fb0]text {tail(pair, 'text_only')}[/] [#d9541e]post-tool {tail(pair, 'post_tool')}[/]"
-            for pair in ("policy", "reference")
-        )
-        self.progress.update(self._task, advance=1, tails=tails)
-
-    def finish(self) -> None:
-        self.progress.update(self._task, tails="")
 
 
 def _lead_table(summary: Summary, compared: dict[str, Lead]) -> RenderableType:

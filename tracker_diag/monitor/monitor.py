@@ -284,7 +284,7 @@ class Monitor(AbstractContextManager["Monitor"]):
                 at = self._intake.step if step is None else step_of(step)
                 if self._intake.step not in (None, at):
                     self._take({}, self._intake.step)
-                self._samples.add(columns)
+                self._samples.put_columns(columns)
                 self._intake.step, self._intake.says_step = at, at is not None
 
     def synced(self) -> None:
@@ -542,7 +542,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             self._history.add_step(step.step, self._judge.series, records)
         records += readout.states(self._judge.engine, self.health, self._intake.time_ratio)
         noticed = bool(verdict.notices)
-        records += self._samples.tables(told=noticed, step=step.step)
+        records += self._samples.tables(noticed=noticed, step=step.step)
         records += self._worst.step(step.step, self._judge.engine.open, self._windows, self._intake, told=noticed)
         advice = self.guards.step(step.step, self._judge.series, self._judge, fresh=fresh)
         records += self.guards.tables()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import BatchError
-from tracker_diag.preflight.check import Check, failed, judged, passed, unchecked
+from tracker_diag.preflight.check import Check, failed, judged, unchecked
 from tracker_diag.preflight.rewards import array
 from tracker_diag.stats.arrays import Float64Array
 
@@ -46,31 +46,25 @@ def critic_check(returns: Any, values: Any = None, features: Any = None) -> Chec
     if not np.ptp(wanted):
         do = "give a rollout whose returns differ; if they never do, look at the reward first"
         return unchecked(NAME, f"all {n} returns are {wanted[0]:.3g}: there is nothing to explain", do)
-    return _by_values(wanted, columns[:, 0]) if values is not None else _by_features(wanted, columns)
-
-
-def _by_features(wanted: Float64Array, columns: Float64Array) -> Check:
-    n, d = columns.shape
-    explained = 1 - (1 - _explained(wanted, _fitted(columns, wanted))) * (n - 1) / (n - d - 1)
-    reason = f"a least-squares fit of {d} features explains {explained:.0%} of the variance of {n} returns"
-    do = "see whether observations and returns belong to the same steps, and what the features leave out"
-    return judged(NAME, reason, [(explained < LEAST, reason, do)], explained_variance=explained)
-
-
-def _by_values(wanted: Float64Array, values: Float64Array) -> Check:
-    explained = _explained(wanted, values)
-    line = _explained(wanted, _fitted(values[:, None], wanted)) if np.ptp(values) else 0.0
-    reason = f"the critic explains {explained:.0%} of the variance of {len(wanted)} returns"
-    numbers = {"explained_variance": explained, "of_a_line": line}
-    if explained >= LEAST:
-        return passed(NAME, reason, **numbers)
-    if line >= LINEAR:
-        what = "sign" if np.corrcoef(values, wanted)[0, 1] < 0 else "scale"
-        spread = f"the values spread by {values.std():.3g}, the returns by {wanted.std():.3g}"
-        do = f"look at the {what} of the value target: normalised in one place alone, or a cost in place of a reward"
-        return failed(NAME, f"{reason}, a line through its values {line:.0%}: {spread}", do, **numbers)
+    if values is None:
+        explained = 1 - (1 - _explained(wanted, _fitted(columns, wanted))) * (n - 1) / (n - d - 1)
+        reason = f"a least-squares fit of {d} features explains {explained:.0%} of the variance of {n} returns"
+        do = "see whether observations and returns belong to the same steps, and what the features leave out"
+        return judged(NAME, reason, [(explained < LEAST, reason, do)], explained_variance=explained)
+    given = columns[:, 0]
+    explained = _explained(wanted, given)
+    line = _explained(wanted, _fitted(columns, wanted)) if np.ptp(given) else 0.0
+    reason = f"the critic explains {explained:.0%} of the variance of {n} returns"
+    spread = f"the values spread by {given.std():.3g}, the returns by {wanted.std():.3g}"
+    what = "sign" if line and np.corrcoef(given, wanted)[0, 1] < 0 else "scale"
+    target = f"look at the {what} of the value target: normalised in one place alone, or a cost in place of a reward"
     do = "check terminal masks and bootstrap targets, then the scale of the reward; only then raise its learning rate"
-    return failed(NAME, reason, do, **numbers)
+    poor = explained < LEAST
+    flaws = [
+        (poor and line >= LINEAR, f"{reason}, a line through its values {line:.0%}: {spread}", target),
+        (poor, reason, do),
+    ]
+    return judged(NAME, reason, flaws, explained_variance=explained, of_a_line=line)
 
 
 def _explained(wanted: Float64Array, predicted: Float64Array) -> float:

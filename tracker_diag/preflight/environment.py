@@ -1,24 +1,28 @@
-"""The environment: what its steps give, whether episodes end, whether a seed repeats them, whether an expert wins.
+"""The environment: what its checkers say, what its episodes give, whether a seed repeats them, whether an expert wins.
 
-What a Gymnasium environment must be, `checkers` asks the checkers that there are for it; they see a few steps. Here are
-the checks that need whole episodes. They play an environment of any other kind as well.
+`check_env` of Gymnasium and of Stable-Baselines3 look at signatures, types, spaces and NaN in a few steps. The other
+checks play whole episodes, of an environment of any kind.
 """
 
 import inspect
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import numpy as np
+from rich.text import Text
 
-from tracker_diag.preflight import checkers, expert
 from tracker_diag.preflight.check import Check, failed, judged, passed, unchecked
 from tracker_diag.preflight.limits import Broken, within
 from tracker_diag.preflight.openenv import adapted
 from tracker_diag.report.console import cut
+from tracker_diag.stats.arrays import Float64Array
+from tracker_diag.trackers.tracker import is_a
 
 Act: TypeAlias = Callable[[Any], Any]
 """From an observation to an action."""
@@ -28,15 +32,22 @@ LONGEST = 1000
 """Steps after which an episode is given up, so that an endless one does not stop all others."""
 REPEATED = 50
 """Steps over which a seed is to give the same."""
-
 LARGE = 100.0
 """Size of a number that a network should not be given as it is, nor give out: a choice."""
+FEWEST = 10
+"""Episodes of policy and chance below which there is no verdict."""
+RESAMPLES = 2000
+SPACES = ("Box", "Discrete", "MultiBinary", "MultiDiscrete")
+"""Spaces, or parts of a Dict, that Stable-Baselines3 has policies for. It refuses others that are no mistakes."""
 
-STEPS, SCALE, ENDS, SEEDS = "env_steps", "env_scale", "env_ends", "env_seeds"
-NAMES = (checkers.NAME, STEPS, SCALE, ENDS, SEEDS, expert.NAME)
+NAMES = API, STEPS, SCALE, ENDS, SEEDS, WINS = (
+    "env_api", "env_steps", "env_scale", "env_ends", "env_seeds", "expert_beats_random"
+)  # fmt: skip
 
-ARGUMENTS = ("env", "seconds", "episodes", "policy", "random_policy")
 GIVE = "give env=..., a Gymnasium environment, one with reset and step, or what makes one"
+GIVE_POLICY = "give env=... and policy=..., a simple rule from an observation to an action"
+MORE_TIME = "give more time with seconds=..."
+CHECKED = "change reset, step or the spaces as it says: https://gymnasium.farama.org/api/env/"
 CONTRACT = (
     "make this very call by hand: reset is to return (observation, info), and step is to return "
     "(observation, reward, terminated, truncated, info)"
@@ -89,8 +100,8 @@ class Course:
         if missing := [name for name in ("reset", "step") if not callable(getattr(env, name, None))]:
             reason = f"{type(env).__name__} has no {' and no '.join(missing)}"
             raise Broken(reason, "give an environment with reset() and step(action)")
-        yield self._checkers(env)
-        act = self.random_policy or within(self.seconds, lambda: random_of(env), lambda: "its action_space")
+        yield _api(env, self.seconds)
+        act = self.random_policy or within(self.seconds, lambda: _random_of(env), lambda: "its action_space")
         if act is None:
             give = "give random_policy=..., from an observation to an action, as the environment has no action_space"
             yield from (unchecked(name, "nothing can act", give) for name in NAMES[1:])
@@ -103,25 +114,17 @@ class Course:
         yield ends
         yield _seeds(env, act, self.seconds)
         if self.policy is None:
-            yield unchecked(expert.NAME, "policy not given", expert.GIVE)
+            yield unchecked(WINS, "policy not given", GIVE_POLICY)
         elif ends.status == "fail":
-            yield unchecked(expert.NAME, f"{ENDS} failed", f"fix {ENDS} first")
+            yield unchecked(WINS, f"{ENDS} failed", f"fix {ENDS} first")
         else:
             at_random = self._play(env, act, self.episodes, "at random: ").returns
             by_policy = self._play(env, self.policy, self.episodes, "by the policy: ").returns
             self.returns += [*at_random, *by_policy]
-            yield expert.beats(np.array(at_random), np.array(by_policy))
+            yield expert_check(np.array(at_random), np.array(by_policy))
         if made_here and hasattr(env, "close"):
             with suppress(Broken):
                 within(self.seconds, env.close, lambda: "close")
-
-    def _checkers(self, env: Any) -> Check:
-        try:
-            return checkers.checkers_check(env, self.seconds)
-        except Broken as broken:
-            if broken.hangs:
-                raise
-            return failed(checkers.NAME, broken.reason, broken.do)
 
     def _play(self, env: Any, act: Act, episodes: int, who: str = "") -> Played:
         """`episodes`, each from a seed of its own, or as many as there is time for."""
@@ -143,7 +146,43 @@ class Course:
         return played
 
 
-def random_of(env: Any) -> Act | None:
+def _api(env: Any, seconds: float) -> Check:
+    """Passes with all that the checkers advise; what they refuse fails, and what hangs in them ends all checks."""
+    if not is_a(env, "gymnasium", "Env"):
+        return unchecked(API, "no Gymnasium environment", "give one that derives from gymnasium.Env, for its checker")
+    advice: dict[str, None] = {}
+    checkers = dict(_checkers(env.unwrapped))
+    for name, check in checkers.items():
+        with warnings.catch_warnings(record=True) as notes:  # in this thread: the other may never leave it
+            warnings.simplefilter("always")
+            try:
+                within(seconds, check, lambda name=name: f"{name}'s check_env", CHECKED)  # type: ignore[misc]
+            except Broken as broken:
+                if broken.hangs:
+                    raise
+                return failed(API, broken.reason, broken.do)
+        texts = (Text.from_ansi(str(note.message)).plain for note in notes if issubclass(note.category, UserWarning))
+        advice |= dict.fromkeys(" ".join(text.removeprefix("WARN: ").split()) for text in texts)
+    reason = f"check_env of {' and '.join(checkers)}: nothing wrong"
+    return passed(API, reason + (f"; advice: {cut(' '.join(advice), 600)}" if advice else ""), notes=len(advice))
+
+
+def _checkers(env: Any) -> Iterator[tuple[str, Callable[[], None]]]:
+    from gymnasium.utils import env_checker
+
+    yield "Gymnasium", lambda: env_checker.check_env(env, skip_render_check=True, skip_close_check=True)
+    parts = [
+        part
+        for space in (env.observation_space, env.action_space)
+        for part in (space.spaces.values() if is_a(space, "gymnasium.spaces", "Dict") else [space])
+    ]
+    if find_spec("stable_baselines3") and all(is_a(part, "gymnasium.spaces", *SPACES) for part in parts):
+        from stable_baselines3.common.env_checker import check_env
+
+        yield "Stable-Baselines3", lambda: check_env(env)
+
+
+def _random_of(env: Any) -> Act | None:
     """Draws from the action space of `env`, from the same seed each time; None if it has none."""
     space = getattr(env, "action_space", None)
     if space is None:
@@ -156,7 +195,7 @@ def _episode(env: Any, act: Act, seed: int, most: int, played: Played) -> Iterat
     """Observation, reward and whether the episode is over, of reset and each step of it."""
     played.underway = f"reset of episode {seed}"
     observation, _ = env.reset(seed=seed) if _takes_seed(env) else env.reset()
-    _look_at(env, observation, played)
+    _observed(env, observation, played)
     yield observation, 0.0, False
     for step in range(most):
         played.underway = f"the policy at step {step} of episode {seed}"
@@ -166,7 +205,7 @@ def _episode(env: Any, act: Act, seed: int, most: int, played: Played) -> Iterat
         if not math.isfinite(reward):
             do = "find where it is made: a division by zero, a log of 0, an empty mean"
             raise Broken(f"{played.underway} gave the reward {reward}", do)
-        _look_at(env, observation, played)
+        _observed(env, observation, played)
         played.steps += 1
         over = bool(terminated or truncated)
         yield observation, float(reward), over
@@ -174,7 +213,7 @@ def _episode(env: Any, act: Act, seed: int, most: int, played: Played) -> Iterat
             return
 
 
-def _look_at(env: Any, observation: Any, played: Played) -> None:
+def _observed(env: Any, observation: Any, played: Played) -> None:
     """Raise Broken if an observation is outside the environment's own space, or is not finite."""
     space = getattr(env, "observation_space", None)
     if space is not None and not space.contains(observation):
@@ -186,6 +225,14 @@ def _look_at(env: Any, observation: Any, played: Played) -> None:
         raise Broken("an observation is None, NaN or infinite", "find which sensor or feature it comes from")
     if isinstance(observation, np.ndarray) and observation.dtype.kind == "f" and observation.size:
         played.largest = max(played.largest, float(np.abs(observation).max()))
+
+
+def _takes_seed(env: Any) -> bool:
+    try:
+        parameters = inspect.signature(env.reset).parameters.values()
+    except (TypeError, ValueError):  # compiled code has no signature
+        return False
+    return any(taken.name == "seed" or taken.kind is inspect.Parameter.VAR_KEYWORD for taken in parameters)
 
 
 def _scale(env: Any, played: Played) -> Check:
@@ -204,12 +251,10 @@ def _ends(played: Played) -> Check:
     if played.ended:
         return passed(ENDS, f"{played.ended} of {len(played.returns)} episodes ended", episodes=len(played.returns))
     if not played.returns:
-        return unchecked(ENDS, f"no episode was over after {played.steps} steps", "give more time with seconds=...")
-    return failed(
-        ENDS,
-        f"none of {len(played.returns)} episodes ended within {LONGEST:,} steps",
-        "return terminated=True at the end of the task, and truncated=True at a limit; wrap it in a TimeLimit",
-    )
+        return unchecked(ENDS, f"no episode was over after {played.steps} steps", MORE_TIME)
+    reason = f"none of {len(played.returns)} episodes ended within {LONGEST:,} steps"
+    do = "return terminated=True at the end of the task, and truncated=True at a limit; wrap it in a TimeLimit"
+    return failed(ENDS, reason, do)
 
 
 def _seeds(env: Any, act: Act, seconds: float) -> Check:
@@ -231,13 +276,9 @@ def _seeds(env: Any, act: Act, seconds: float) -> Check:
         return next(differs, None if len(first) == len(second) else min(len(first), len(second)))
 
     differs = within(seconds, both, lambda: played.underway)
-    if differs is not None:
-        return failed(
-            SEEDS,
-            f"two episodes from one seed with the same actions differ from step {differs} on",
-            "draw every random number from self.np_random, which reset(seed=...) seeds; no global generator, no clock",
-        )
-    return passed(SEEDS, f"a seed gives the same {len(actions)} steps twice")
+    reason = f"two episodes from one seed with the same actions differ from step {differs} on"
+    do = "draw every random number from self.np_random, which reset(seed=...) seeds; no global generator, no clock"
+    return judged(SEEDS, f"a seed gives the same {len(actions)} steps twice", [(differs is not None, reason, do)])
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -250,9 +291,26 @@ def _same(a: Any, b: Any) -> bool:
     return bool(np.array_equal(x, y, equal_nan=x.dtype.kind == "f" and y.dtype.kind == "f"))
 
 
-def _takes_seed(env: Any) -> bool:
-    try:
-        parameters = inspect.signature(env.reset).parameters.values()
-    except (TypeError, ValueError):  # compiled code has no signature
-        return False
-    return any(taken.name == "seed" or taken.kind is inspect.Parameter.VAR_KEYWORD for taken in parameters)
+def expert_check(random: Float64Array, expert: Float64Array) -> Check:
+    """Whether the mean return of `expert` (m,) is above that of `random` (n,), by a 95 % interval.
+
+    The interval is the percentile bootstrap of the difference of the means (Efron 1979), from a fixed seed.
+    """
+    n = min(len(random), len(expert))
+    if n < FEWEST:
+        return unchecked(WINS, f"{n} episodes were over in time, expected {FEWEST}", MORE_TIME)
+    rng = np.random.default_rng(0)
+    means = [rng.choice(returns, (RESAMPLES, len(returns))).mean(1) for returns in (expert, random)]
+    low, high = map(float, np.quantile(means[0] - means[1], [0.025, 0.975]))
+    ours, chance = float(expert.mean()), float(random.mean())
+    reason = (
+        f"{len(expert)} episodes of the policy return {ours:.3g}, {len(random)} at random {chance:.3g}: "
+        f"a difference of {ours - chance:.3g} (95 % interval {low:.3g} to {high:.3g})"
+    )
+    sign = "look at the reward's sign first, then at whether actions reach the environment"
+    alike = (
+        "do not train yet: see whether actions change what happens, whether the reward says what is wanted, and "
+        "whether the policy is an expert at all"
+    )
+    flaws = [(high < 0, reason, sign), (low <= 0, reason, alike)]
+    return judged(WINS, reason, flaws, random=chance, expert=ours, gap=ours - chance, low=low, high=high)

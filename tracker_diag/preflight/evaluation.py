@@ -8,7 +8,7 @@ from typing import Any
 
 from tracker_diag.errors import DiagError
 from tracker_diag.metrics.yaml_files import YamlFile
-from tracker_diag.preflight.check import Check, failed, passed, unchecked
+from tracker_diag.preflight.check import Check, Flaw, failed, judged, passed, unchecked
 
 NAMES = COMPLETE, SAVED = "evaluation_complete", "evaluation_saved"
 
@@ -41,14 +41,14 @@ def evaluation_checks(
     asked = {name: setting["names"] for name, setting in protocol().items() if tool or not setting.get("with_tools")}
     needed = {name: _keys(config, patterns) for name, patterns in asked.items()}
     missing = [name for name, keys in needed.items() if not keys]
-    if len(missing) == len(needed):
-        do = f"write {', '.join(missing)} into the run's configuration under eval, e.g. eval.temperature"
-        yield failed(COMPLETE, "the configuration has no setting of an evaluation", do)
-    elif missing:
-        do = "write them into the run's configuration under eval; a score without them can be compared with nothing"
-        yield failed(COMPLETE, f"the evaluation's settings lack {', '.join(missing)}", do, missing=len(missing))
-    else:
-        yield passed(COMPLETE, f"{', '.join(needed)} are fixed")
+    lacking = ", ".join(missing)
+    every = f"write {lacking} into the run's configuration under eval, e.g. eval.temperature"
+    some = "write them into the run's configuration under eval; a score without them can be compared with nothing"
+    flaws: list[Flaw] = [
+        (len(missing) == len(needed), "the configuration has no setting of an evaluation", every),
+        (missing, f"the evaluation's settings lack {lacking}", some),
+    ]
+    yield judged(COMPLETE, f"{', '.join(needed)} are fixed", flaws, missing=len(missing))
     wanted = {key: config[key] for keys in needed.values() for key in keys}
     if saved is None:
         yield unchecked(SAVED, "no run was given", "give run=..., what td.wrap returned")

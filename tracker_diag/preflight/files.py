@@ -1,9 +1,8 @@
 """What the command line hands over: files and names of functions, as `preflight` takes them."""
 
-import json
+import pkgutil
 import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import numpy as np
 from tracker_diag.errors import SourceError, nearest
 from tracker_diag.metrics.yaml_files import YamlFile
 from tracker_diag.preflight.limits import described
-from tracker_diag.trackers.files.text import read_lines
+from tracker_diag.trackers.files.text import read_objects
+from tracker_diag.trackers.odd import Odd
 from tracker_diag.trackers.tokens.columns import AUDIT_COLUMNS
 from tracker_diag.trackers.tokens.log import read_tokens
 
@@ -47,19 +47,13 @@ def samples(file: Path) -> dict[str, Any]:
     Raises:
         SourceError: "file:line: what is wrong", also where a field is in some lines alone.
     """
-    rows: list[tuple[int, dict[str, Any]]] = []
-    for number, line, _ in read_lines(file):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise SourceError(f"{file}:{number}: no JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise SourceError(f"{file}:{number}: {type(row).__name__} given, expected an object")
+    odd, rows = Odd(), list[tuple[int, dict[str, Any]]]()
+    for number, row, _ in read_objects(file, odd.count):
+        if isinstance(row, SourceError):
+            raise row
         rows.append((number, row))
-    if not rows:
-        raise SourceError(f"{file}: no samples; expected one JSON object a line")
+    if odd.notes or not rows:
+        raise SourceError(f"{file}: {'; '.join(odd.notes) or 'no samples'}; expected one JSON object a line")
     first = rows[0][1]
     given: dict[str, Any] = {to: _column(file, rows, name) for name, to in COLUMNS.items() if name in first}
     if "chosen" in first or "rejected" in first:
@@ -117,18 +111,15 @@ def function(option: str, name: str) -> Callable[..., Any]:
     Raises:
         SourceError: there is none, or its module cannot be imported.
     """
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
+    if not all(name.partition(":")):
         raise SourceError(f"{option}: {name!r} given, expected module:function")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        target: Any = import_module(module)
-        for part in attribute.split("."):
-            target = getattr(target, part)
+        target: Callable[..., Any] = pkgutil.resolve_name(name)
     except Exception as error:  # a module of the user's own may raise anything
         raise SourceError(f"{option}: {name}: {described(error)}") from error
     if not callable(target):
         raise SourceError(f"{option}: {name} is {type(target).__name__}, expected a function or a class")
-    return target  # type: ignore[no-any-return]
+    return target

@@ -25,6 +25,24 @@ purpose, and cut sequences whole."""
 GIVE = "give batch=..., with loss_mask, token_ids, attention_mask, response_mask and model_mask"
 GIVE_IDS = "give sampled_ids=..., as the engine returned them, and trained_ids=..., as the loss gets them"
 AUTHORS = "give model_mask and response_mask in the batch, or tokenizer=... and messages=..."
+LEAKS = {
+    PADDING: (
+        "padding",
+        "loss_mask = loss_mask & attention_mask",
+        "give attention_mask in the batch, or token_ids and pad_id",
+    ),
+    PROMPT: (
+        "prompt, or of another's turn",
+        "loss_mask = loss_mask & response_mask; see where the prompt's length is taken, and who wrote later turns",
+        AUTHORS,
+    ),
+    TOOLS: (
+        "tool output",
+        "loss_mask = loss_mask & model_mask: the policy is otherwise trained to write what tools say",
+        f"{AUTHORS}, for a batch in which a tool was called; without tools this needs no check",
+    ),
+}
+"""Tokens that the loss should leave out: what they are, what to do where it does not, and what to give."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +55,10 @@ class Audited:
     ids: IntArray | None
     attended: BoolArray | None
     """False on padding."""
-    response: BoolArray | None
-    model: BoolArray | None
+    sampled: BoolArray | None
+    """The model's tokens, or where only the response is known, all of it."""
+    left_out: Mapping[str, BoolArray | None]
+    """Tokens of each kind of `LEAKS`."""
 
     def count(self, flags: BoolArray) -> IntArray:
         """(N,) how many of `flags` are set from the start of a token's sequence up to and with it."""
@@ -63,25 +83,29 @@ def audited(batch: Mapping[str, Any], pad_id: int | None, tokenizer: Any, messag
             raise BatchError(name, f"shape {value.shape}", f"{shape}, as loss_mask has")
     if not np.prod(shape):
         raise BatchError("loss_mask", f"shape {shape}", "one token or more")
-    flags = {name: flags_of(name, arrays[name], True) for name in MASKS if name in arrays}
+    loss = flags_of("loss_mask", arrays["loss_mask"], True)
+    attended, response, model = (flags_of(name, arrays[name], True) if name in arrays else None for name in MASKS[1:])
     ids = ids_of("token_ids", arrays["token_ids"]).astype(np.int64) if "token_ids" in arrays else None
     if "sequence_ids" in arrays:
         sequence = np.cumsum(np.diff(arrays["sequence_ids"], prepend=arrays["sequence_ids"][0]) != 0)
     else:
         sequence = np.repeat(np.arange(shape[0]), shape[1])
-    attended, response, model = (flags.get(name) for name in MASKS[1:])
     if response is None and model is None and ids is not None and tokenizer is not None and messages is not None:
         keep = attended if attended is not None else np.ones(len(ids), bool) if pad_id is None else ids != pad_id
-        model = np.zeros(len(ids), bool)
-        model[keep] = model_tokens(tokenizer, messages, np.split(ids[keep], _starts(sequence[keep])))
+        model, starts = np.zeros(len(ids), bool), np.flatnonzero(np.diff(sequence[keep])) + 1
+        model[keep] = model_tokens(tokenizer, messages, np.split(ids[keep], starts))
     if response is None and model is not None:  # from a sequence's first sampled token on, as `observe` has it
         response = model | (running_count(model, sequence) > 0)
         response = response if attended is None else response & attended
-    return Audited(flags["loss_mask"], sequence.astype(np.int64), ids, attended, response, model)
-
-
-def _starts(sequence: IntArray) -> IntArray:
-    return np.flatnonzero(np.diff(sequence)) + 1
+    padding = ~attended if attended is not None else None if ids is None or pad_id is None else ids == pad_id
+    others = tools = None
+    if response is not None:
+        real = attended if attended is not None else running_count(response, sequence) == 0  # padding may come after it
+        others = ~response & real
+        tools = response & ~model if model is not None and (response & ~model).any() else None
+    left_out = {PADDING: padding, PROMPT: others, TOOLS: tools}
+    sampled = model if model is not None else response
+    return Audited(loss, sequence.astype(np.int64), ids, attended, sampled, left_out)
 
 
 def mask_checks(
@@ -95,7 +119,7 @@ def mask_checks(
     if batch.get("loss_mask") is None:
         yield from (unchecked(name, "no loss_mask in the batch", GIVE) for name in NAMES)
         return
-    given = audited(batch, pad_id, tokenizer, messages)
+    given = audited(batch, pad_id if pad_id != eos_id else None, tokenizer, messages)
     if not given.loss.any():
         reason = f"the loss_mask is 0 on all {len(given.loss):,} tokens: nothing is trained"
         do = "look whether all sequences were cut, or the mask is inverted or of another type"
@@ -103,15 +127,16 @@ def mask_checks(
         others = (name for name in NAMES if name != COVERAGE)
         yield from (unchecked(name, f"{COVERAGE} failed", f"fix {COVERAGE} first") for name in others)
         return
-    yield _padding(given, pad_id, eos_id)
-    yield _prompt(given)
-    yield _tools(given)
+    yield from (_leak(name, given) for name in LEAKS)
     yield _coverage(given)
     yield _end(given, pad_id, eos_id)
 
 
-def _inside(name: str, wrong: BoolArray, batch: Audited, what: str, do: str) -> Check:
-    """Fails if any token of `wrong` is trained on."""
+def _leak(name: str, batch: Audited) -> Check:
+    """Fails if any token is trained on that should be left out."""
+    wrong, (what, do, give) = batch.left_out[name], LEAKS[name]
+    if wrong is None:
+        return unchecked(name, f"no token is known to be {what}", give)
     trained = wrong & batch.loss
     n, total = int(trained.sum()), int(batch.loss.sum())
     if not n:
@@ -122,42 +147,8 @@ def _inside(name: str, wrong: BoolArray, batch: Audited, what: str, do: str) -> 
     return failed(name, f"{n:,} of {total:,} trained tokens are {what}, {where}", do, wrong=n, trained=total)
 
 
-def _padding(batch: Audited, pad_id: int | None, eos_id: int | None) -> Check:
-    if batch.attended is not None:
-        padding = ~batch.attended
-    elif batch.ids is not None and pad_id is not None and pad_id != eos_id:
-        padding = batch.ids == pad_id
-    else:
-        do = "give attention_mask in the batch, or token_ids and pad_id"
-        return unchecked(PADDING, "nothing says what is padding", do)
-    return _inside(PADDING, padding, batch, "padding", "loss_mask = loss_mask & attention_mask")
-
-
-def _prompt(batch: Audited) -> Check:
-    if batch.response is None:
-        return unchecked(PROMPT, "nothing says where the prompt ends", AUTHORS)
-    others = ~batch.response
-    if batch.attended is not None:
-        others &= batch.attended
-    else:  # what comes after the response may be padding
-        others &= batch.count(batch.response) == 0
-    do = "loss_mask = loss_mask & response_mask; see where the prompt's length is taken, and who wrote later turns"
-    return _inside(PROMPT, others, batch, "prompt, or of another's turn", do)
-
-
-def _tools(batch: Audited) -> Check:
-    if batch.response is None or batch.model is None:
-        return unchecked(TOOLS, "nothing says which tokens a tool wrote", AUTHORS)
-    tools = batch.response & ~batch.model
-    if not tools.any():
-        do = "give a batch in which a tool was called; without tools this needs no check"
-        return unchecked(TOOLS, "the batch has no tool token", do)
-    do = "loss_mask = loss_mask & model_mask: the policy is otherwise trained to write what tools say"
-    return _inside(TOOLS, tools, batch, "tool output", do)
-
-
 def _coverage(batch: Audited) -> Check:
-    sampled = batch.model if batch.model is not None else batch.response
+    sampled = batch.sampled
     if sampled is None:
         return unchecked(COVERAGE, "nothing says which tokens were sampled", AUTHORS)
     kept = np.isin(batch.sequence, np.unique(batch.sequence[batch.loss]))  # cut sequences may be left out whole

@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tracker_diag.errors import BatchError
 from tracker_diag.preflight.check import Check, Flaw, failed, judged, unchecked
 from tracker_diag.preflight.limits import within
-from tracker_diag.preflight.rewards import array
-from tracker_diag.samples.columns import groups as group_numbers
-from tracker_diag.samples.columns import listed
+from tracker_diag.preflight.rewards import array, scored
+from tracker_diag.samples.rewards import known, superiority
 
 OVERFITS, RANKS, REPEATS = "batch_overfits", "reward_ranks", "evaluation_repeats"
 
@@ -48,19 +46,14 @@ def overfit_check(overfit: Any) -> Check:
 
 def ranking_check(rewards: Any, success: Any, groups: Any) -> Check:
     """Whether within a group solved samples have more reward than others; each (n,)."""
-    values, solved = array("rewards", rewards), array("success", success)
-    ids = group_numbers(listed("groups", groups))
-    for name, column in (("success", solved), ("groups", ids)):
-        if len(column) != len(values):
-            raise BatchError(name, f"{len(column)} values", f"{len(values)}, as rewards has")
-    known = np.isfinite(values) & np.isfinite(solved) & np.isfinite(ids)
+    samples = scored(rewards, success, groups)
+    solved, ids = samples["success"], samples["group"]
     more = pairs = 0.0
-    for group in np.unique(ids[known]):
-        of_group = known & (ids == group)
-        right, wrong = values[of_group & (solved > 0.5)], values[of_group & (solved <= 0.5)]
-        difference = right[:, None] - wrong[None, :]
-        more += float((difference > 0).sum() + (difference == 0).sum() / 2)
-        pairs += difference.size
+    for group in np.unique(known(ids)):
+        right, wrong = (known(samples["reward"][(ids == group) & kind]) for kind in (solved > 0.5, solved <= 0.5))
+        if len(right) and len(wrong):
+            more += superiority(right, wrong) * len(right) * len(wrong)
+            pairs += len(right) * len(wrong)
     if not pairs:
         return unchecked(RANKS, "no group has both solved and other samples", "take prompts that are solved sometimes")
     share = more / pairs

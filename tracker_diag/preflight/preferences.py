@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tracker_diag.errors import BatchError
-from tracker_diag.preflight.check import Check, failed, passed, unchecked
+from tracker_diag.preflight.check import Check, judged, unchecked
 
 NAMES = EQUAL, PROMPT, ORDER = "pairs_equal", "pairs_prompt", "pairs_order"
 
@@ -35,10 +35,11 @@ def preference_checks(preferences: Pairs) -> Iterator[Check]:
 
 def _equal(pairs: Pairs) -> Check:
     same = [i for i, pair in enumerate(pairs) if _stripped(pair["chosen"]) == _stripped(pair["rejected"])]
-    if same:
-        reason = f"chosen and rejected are the same in {len(same)} of {len(pairs)} pairs, first in pair {same[0]}"
-        return failed(EQUAL, reason, "drop them: they cost a step and teach nothing", equal=len(same))
-    return passed(EQUAL, f"chosen and rejected differ in all {len(pairs)} pairs")
+    reason = (
+        f"chosen and rejected are the same in {len(same)} of {len(pairs)} pairs, first in pair {min(same, default=0)}"
+    )
+    flaws = [(same, reason, "drop them: they cost a step and teach nothing")]
+    return judged(EQUAL, f"chosen and rejected differ in all {len(pairs)} pairs", flaws, equal=len(same))
 
 
 def _prompt(pairs: Pairs) -> Check:
@@ -46,13 +47,11 @@ def _prompt(pairs: Pairs) -> Check:
     if not known:
         return unchecked(PROMPT, "no pair has a prompt", "give prompt in each pair")
     holding = [i for i, pair in known if any(_begins(pair[name], pair["prompt"]) for name in ("chosen", "rejected"))]
-    if holding:
-        reason = (
-            f"the answer begins with its prompt in {len(holding)} of {len(known)} pairs, first in pair {holding[0]}"
-        )
-        do = "cut the prompt off chosen and rejected, or leave out the column prompt: it is there twice, and trained"
-        return failed(PROMPT, reason, do, holding=len(holding))
-    return passed(PROMPT, f"no answer of {len(known)} pairs begins with its prompt")
+    first = min(holding, default=0)
+    reason = f"the answer begins with its prompt in {len(holding)} of {len(known)} pairs, first in pair {first}"
+    do = "cut the prompt off chosen and rejected, or leave out the column prompt: it is there twice, and trained"
+    flaws = [(holding, reason, do)]
+    return judged(PROMPT, f"no answer of {len(known)} pairs begins with its prompt", flaws, holding=len(holding))
 
 
 def _order(pairs: Pairs) -> Check:
@@ -63,9 +62,8 @@ def _order(pairs: Pairs) -> Check:
         return unchecked(ORDER, "nothing says which answer is better", do)
     wrong = sum(not a > b for a, b in known)
     reason = f"rejected has the higher score in {wrong} of {len(known)} pairs"
-    if wrong > WRONG * len(known):
-        return failed(ORDER, reason, "swap the two columns, or the sign of the score", wrong=wrong)
-    return passed(ORDER, reason, wrong=wrong)
+    flaws = [(wrong > WRONG * len(known), reason, "swap the two columns, or the sign of the score")]
+    return judged(ORDER, reason, flaws, wrong=wrong)
 
 
 def _stripped(answer: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Rewards before training: their distribution, their direction, their ranking within groups, and what extremes do."""
+"""Rewards before training: their distribution, their direction, their spread in groups, and what extremes do."""
 
 import math
 from collections.abc import Callable
@@ -9,9 +9,7 @@ import numpy as np
 from tracker_diag.errors import BatchError
 from tracker_diag.preflight.check import Check, Flaw, failed, judged, passed, unchecked
 from tracker_diag.preflight.limits import within
-from tracker_diag.samples.columns import groups as group_numbers
-from tracker_diag.samples.columns import listed
-from tracker_diag.samples.rewards import group_aggregates, reward_aggregates
+from tracker_diag.samples.rewards import group_aggregates, known, reward_aggregates, superiority
 from tracker_diag.samples.samples import Samples
 from tracker_diag.stats.arrays import Float64Array
 
@@ -39,6 +37,14 @@ GIVE_SUCCESS = "give rewards=... and success=..."
 GIVE_ADVANTAGE = "give advantage=..., from rewards and groups to advantages, as the trainer makes them"
 GIVE_GROUPS = "give rewards=... and groups=..., the prompt of each sample"
 
+EXTREME = {
+    "a group of equal rewards": [0.3] * 8,
+    "a group of zeros": [0.0] * 8,
+    "one success among zeros": [1.0] + [0.0] * 7,
+    "one reward of 1e6": [1e6] + [0.0] * 7,
+}
+"""The groups that `advantage` is tried with."""
+
 
 def array(name: str, given: Any, dimensions: int = 1) -> Float64Array:
     """(n,) or (n, d) float64 of the numbers `given`, NaN for None; BatchError if they are none."""
@@ -53,6 +59,11 @@ def array(name: str, given: Any, dimensions: int = 1) -> Float64Array:
     return values
 
 
+def scored(rewards: Any, success: Any = None, groups: Any = None) -> Samples:
+    """Samples of these columns; BatchError where they do not fit together."""
+    return Samples.from_columns({"reward": array("rewards", rewards), "success": success, "group": groups})
+
+
 def histogram_check(rewards: Any) -> Check:
     """The verdict on the distribution of `rewards` (n,)."""
     values = array("rewards", rewards)
@@ -60,13 +71,10 @@ def histogram_check(rewards: Any) -> Check:
     if not n:
         return unchecked(HISTOGRAM, "rewards are empty", GIVE)
     if bad := int((~np.isfinite(values)).sum()):
-        return failed(
-            HISTOGRAM,
-            f"{bad} of {n} rewards are NaN, infinite or missing",
-            "find the scorer or the division that gives them; one NaN makes all advantages of its group NaN",
-            n=n,
-        )
-    shares = reward_aggregates(Samples.of({"reward": values}), values.min(), values.max())
+        reason = f"{bad} of {n} rewards are NaN, infinite or missing"
+        do = "find the scorer or the division that gives them; one NaN makes all advantages of its group NaN"
+        return failed(HISTOGRAM, reason, do, n=n)
+    shares = reward_aggregates(scored(values), values.min(), values.max())
     zero, most = shares["reward_zero_share"], shares.get("reward_max_share", 0.0)
     distance = np.abs(values - np.median(values))
     furthest = float(distance.max() / distance.mean()) if distance.any() else 0.0
@@ -74,15 +82,12 @@ def histogram_check(rewards: Any) -> Check:
         f"{n} rewards from {values.min():.3g} to {values.max():.3g}, mean {values.mean():.3g}, {zero:.0%} of them 0"
     )
     scorer = "print what the scorer is given, and what it returns for a right and a wrong answer"
+    harder = "harder tasks, or a reward that ranks good answers"
     flaws: list[Flaw] = [
         (zero == 1, f"all {n} rewards are 0", "see whether the scorer runs at all, and on what"),
         (values.min() == values.max(), f"all {n} rewards are {values[0]:.3g}: nothing can be learnt from them", scorer),
         (zero > MOSTLY, reason, "easier tasks, a curriculum or intermediate rewards, before any training"),
-        (
-            most > MOSTLY,
-            f"{most:.0%} of {n} rewards are the maximum, {values.max():.3g}",
-            "harder tasks, or a reward that ranks good answers",
-        ),
+        (most > MOSTLY, f"{most:.0%} of {n} rewards are the maximum, {values.max():.3g}", harder),
         (
             n >= FEWEST and furthest > FURTHEST,
             f"{reason}; the furthest is {furthest:.0f} times as far from the median as they are on average",
@@ -94,25 +99,18 @@ def histogram_check(rewards: Any) -> Check:
 
 def sign_check(rewards: Any, success: Any) -> Check:
     """Whether solved tasks get more reward than others; both (n,)."""
-    values, solved = array("rewards", rewards), array("success", success)
-    if len(values) != len(solved):
-        raise BatchError("success", f"{len(solved)} values", f"{len(values)}, as rewards has")
-    known = np.isfinite(values) & np.isfinite(solved)
-    right, wrong = values[known & (solved > 0.5)], values[known & (solved <= 0.5)]
+    samples = scored(rewards, success)
+    solved = samples["success"]
+    right, wrong = (known(samples["reward"][kind]) for kind in (solved > 0.5, solved <= 0.5))
     if len(right) < 2 or len(wrong) < 2:
         give = "give samples of both kinds, at least two that are solved and two that are not"
         return unchecked(SIGN, f"{len(right)} samples are solved, {len(wrong)} are not", give)
-    # The probability that a solved one has more, ties counted half: Mann–Whitney's U over the number of pairs.
-    order = np.sort(wrong)
-    auc = float(
-        (np.searchsorted(order, right, "left") + np.searchsorted(order, right, "right")).mean() / 2 / len(wrong)
-    )
+    auc = superiority(right, wrong)
     reason = f"a solved task has more reward than one that is not in {auc:.0%} of pairs"
     deviation = math.sqrt((len(right) + len(wrong) + 1) / 12 / len(right) / len(wrong))  # of U without any relation
     if auc < 0.5 - SURE * deviation:
-        return failed(
-            SIGN, reason, "turn the sign round where a cost, a distance or a loss becomes the reward", auc=auc
-        )
+        do = "turn the sign round where a cost, a distance or a loss becomes the reward"
+        return failed(SIGN, reason, do, auc=auc)
     if auc < 0.5 + SURE * deviation:
         do = "give more samples; if they say no more, the reward has nothing to do with success"
         return unchecked(SIGN, f"{reason}, which chance would give as well", do)
@@ -121,58 +119,49 @@ def sign_check(rewards: Any, success: Any) -> Check:
 
 def group_check(rewards: Any, groups: Any) -> Check:
     """Whether the rewards (n,) rank samples within their `groups`, n ids."""
-    values, ids = array("rewards", rewards), group_numbers(listed("groups", groups))
-    if len(values) != len(ids):
-        raise BatchError("groups", f"{len(ids)} ids", f"{len(values)}, as rewards has")
-    _, sizes = np.unique(ids[np.isfinite(ids)], return_counts=True)
-    if not len(sizes) or not np.isfinite(values).any():
+    samples = scored(rewards, groups=groups)
+    _, sizes = np.unique(known(samples["group"]), return_counts=True)
+    if not len(sizes) or not np.isfinite(samples["reward"]).any():
         return unchecked(GROUPS, "no reward with a group", GIVE_GROUPS)
     if sizes.max() == 1:
         do = "give all samples of one prompt the same id, and sample more than one of each"
-        return failed(GROUPS, f"each of {len(ids)} samples is a group of its own, so every advantage is 0", do)
+        return failed(GROUPS, f"each of {samples.n} samples is a group of its own, so every advantage is 0", do)
     usual = int(np.median(sizes))
     if sizes.max() > COLLIDING * usual:
         reason = f"the largest group has {sizes.max()} samples, the usual one {usual}"
-        return failed(
-            GROUPS, reason, "look whether several prompts share an id; make ids unique in a batch", largest=sizes.max()
-        )
-    spread = group_aggregates(values, ids)
+        do = "look whether several prompts share an id; make ids unique in a batch"
+        return failed(GROUPS, reason, do, largest=sizes.max())
+    spread = group_aggregates(samples["reward"], samples["group"])
     total = int((sizes > 1).sum())
     reason = (
         f"{spread['effective_groups']:.0f} of {total} groups have spread; "
         f"their mean standard deviation is {spread['group_reward_std']:.3g}"
     )
-    if spread["zero_std_share"] > DEAD:
-        do = "see whether the dead groups are all right or all wrong, and take other prompts or larger groups"
-        return failed(GROUPS, reason, do, **spread)
-    return passed(GROUPS, reason, **spread)
+    do = "see whether the dead groups are all right or all wrong, and take other prompts or larger groups"
+    return judged(GROUPS, reason, [(spread["zero_std_share"] > DEAD, reason, do)], **spread)
 
 
 def extremes_check(advantage: Callable[[Float64Array, Any], Any], seconds: float = 30.0) -> Check:
-    """Whether `advantage`, from rewards (n,) and group ids (n,) to advantages (n,), bears extreme rewards.
-
-    It is given four groups of eight: of equal rewards, of zeros, of one success, and of one reward of 10⁶.
-    """
-    rows = np.array([[0.3] * 8, [0.0] * 8, [1.0] + [0.0] * 7, [1e6] + [0.0] * 7])
-    names = ("a group of equal rewards", "a group of zeros", "one success among zeros", "one reward of 1e6")
-    ids = np.repeat(np.arange(4), 8)
+    """Whether `advantage`, from rewards (n,) and group ids (n,) to advantages (n,), bears the groups of `EXTREME`."""
+    rows = np.array([*EXTREME.values()])
+    ids = np.repeat(np.arange(len(rows)), rows.shape[1])
     given = within(
         seconds,
         lambda: np.asarray(advantage(rows.ravel().copy(), ids.copy()), dtype=float),
         lambda: "advantage",
         "call it by hand with groups of equal rewards",
     )
-    if given.shape != (32,):
-        return failed(EXTREMES, f"advantage gave shape {given.shape}, expected (32,)", "return one number a sample")
-    by_group = given.reshape(4, 8)
-    for name, advantages in zip(names, by_group, strict=True):
-        if not np.isfinite(advantages).all():
-            do = "add a small constant to the standard deviation that is divided by"
-            return failed(EXTREMES, f"{name} gives advantages that are NaN or infinite", do)
-    largest = float(np.abs(by_group).max())
-    if largest > LARGEST:
-        worst = names[int(np.abs(by_group).max(1).argmax())]
-        return failed(
-            EXTREMES, f"{worst} gives an advantage of {largest:.3g}", "clip or normalise rewards or advantages"
-        )
-    return passed(EXTREMES, f"advantages stay finite, the largest is {largest:.3g}", largest=largest)
+    if given.shape != (rows.size,):
+        return failed(EXTREMES, f"advantage gave shape {given.shape}, expected ({rows.size},)", "return one a sample")
+    largest = dict(zip(EXTREME, np.abs(given.reshape(rows.shape)).max(1).tolist(), strict=True))
+    most = max(largest.values())
+    constant = "add a small constant to the standard deviation that is divided by"
+    flaws: list[Flaw] = [
+        (not math.isfinite(size), f"{name} gives advantages that are NaN or infinite", constant)
+        for name, size in largest.items()
+    ]
+    flaws += [
+        (size > LARGEST, f"{name} gives an advantage of {size:.3g}", "clip or normalise rewards or advantages")
+        for name, size in largest.items()
+    ]
+    return judged(EXTREMES, f"advantages stay finite, the largest is {most:.3g}", flaws, largest=most)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tracker_diag.preflight.check import Check, failed, passed, unchecked
+from tracker_diag.preflight.check import Check, Flaw, judged, unchecked
 from tracker_diag.preflight.limits import described
 from tracker_diag.preflight.outputs import outputs_check
 
@@ -106,11 +106,11 @@ def _verdict(took: list[float], wrong: list[str], calls: int, concurrency: int, 
         p50, p95, most = map(float, np.quantile(took, [0.5, 0.95, 1.0]))
         values |= {"p50_seconds": p50, "p95_seconds": p95, "max_seconds": most}
         reason += f"; they took {p50:.2g} s in the median, {p95:.2g} s at p95, {most:.2g} s at most"
-    if share > LATE:
-        do = "give the tool a time-out of its own and more workers, or the trainer fewer episodes at once"
-        return failed(NAME, f"{late} of {calls} calls had not come back after {seconds:g} s; {reason}", do, **values)
-    if rate > FAILURES:
-        (most_often, times), *_ = Counter(wrong).most_common(1)
-        do = "fix the tool, or its limits of rate and connections, before any training: failures become habits"
-        return failed(NAME, f"{reason}; {times} times it {most_often}", do, **values)
-    return passed(NAME, reason, **values)
+    most_often, times = max(Counter(wrong).items(), key=lambda item: item[1], default=("", 0))
+    workers = "give the tool a time-out of its own and more workers, or the trainer fewer episodes at once"
+    habits = "fix the tool, or its limits of rate and connections, before any training: failures become habits"
+    flaws: list[Flaw] = [
+        (share > LATE, f"{late} of {calls} calls had not come back after {seconds:g} s; {reason}", workers),
+        (rate > FAILURES, f"{reason}; {times} times it {most_often}", habits),
+    ]
+    return judged(NAME, reason, flaws, **values)

@@ -12,6 +12,7 @@ from tracker_diag.samples.rewards import (
     env_aggregates,
     group_aggregates,
     known,
+    means,
     reward_aggregates,
     solved_of,
 )
@@ -49,20 +50,18 @@ def aggregates(
     rewards = known(samples["reward"])
     if len(rewards):
         lowest, highest = min(lowest, float(rewards.min())), max(highest, float(rewards.max()))
-    found = reward_aggregates(samples, lowest, highest)
-    found |= component_aggregates(samples.components)
-    found |= env_aggregates(samples, {name: name for name, _ in samples.shown if name} if envs is None else envs)
-    found |= group_aggregates(samples["reward"], samples["group"])
-    found |= advantage_aggregates(samples)
     columns = {**samples.columns, "solved": solved_of(samples)}
-    for name, column in MEANS.items():
-        if column in columns and len(some := known(columns[column])):
-            found[name] = float(some.mean())
-    found |= _checked(samples) | _lengths(samples) | _void(samples) | _style(samples)
+    values = reward_aggregates(samples, lowest, highest)
+    values |= component_aggregates(samples.components)
+    values |= env_aggregates(samples, {name: name for name, _ in samples.shown if name} if envs is None else envs)
+    values |= group_aggregates(samples["reward"], samples["group"])
+    values |= advantage_aggregates(samples)
+    values |= means({name: columns[column] for name, column in MEANS.items() if column in columns})
+    values |= _checked(samples) | _lengths(samples) | _void(samples) | _style(samples)
     if (diverse := diversity(samples["behaviour"], samples["group"])) is not None:
-        found["diversity"] = diverse
+        values["diversity"] = diverse
     keys = {name: name for name in samples.calls.names} if tools is None else tools
-    return derived(found | tool_aggregates(samples, keys, essential))
+    return derived(values | tool_aggregates(samples, keys, essential))
 
 
 def diversity(behaviour: Float64Array, group: Float64Array) -> float | None:
@@ -70,13 +69,10 @@ def diversity(behaviour: Float64Array, group: Float64Array) -> float | None:
 
     Distinct behaviours less one over sequences less one, mean over groups; over the batch where there are no groups.
     """
-    of = np.isfinite(behaviour)
-    groups = group[of] if np.isfinite(group[of]).all() else np.zeros(int(of.sum()))
-    if not of.any():
-        return None
-    _, place = np.unique(groups, return_inverse=True)
-    n = np.bincount(place)
-    pairs = np.unique(np.stack([place, np.unique(behaviour[of], return_inverse=True)[1]]), axis=1)
+    seen = np.isfinite(behaviour)
+    groups = group[seen] if np.isfinite(group[seen]).all() else np.zeros(int(seen.sum()))
+    _, place, n = np.unique(groups, return_inverse=True, return_counts=True)
+    pairs = np.unique(np.stack([place, np.unique(behaviour[seen], return_inverse=True)[1]]), axis=1)
     distinct = np.bincount(pairs[0], minlength=len(n))
     many = n > 1
     return float(((distinct[many] - 1) / (n[many] - 1)).mean()) if many.any() else None
@@ -84,10 +80,7 @@ def diversity(behaviour: Float64Array, group: Float64Array) -> float | None:
 
 def _checked(samples: Samples) -> dict[str, float]:
     """What a program's check gave: its score, else the share of right answers."""
-    for column in ("verifier", "correct"):
-        if len(some := known(samples[column])):
-            return {"verifier_score": float(some.mean())}
-    return {}
+    return means({"verifier_score": samples["verifier"]}) or means({"verifier_score": samples["correct"]})
 
 
 def _lengths(samples: Samples) -> dict[str, float]:
@@ -95,14 +88,12 @@ def _lengths(samples: Samples) -> dict[str, float]:
     length, solved = samples["length"], solved_of(samples)
     if not len(some := known(length)):
         return {}
-    found = {"response_length_max": float(some.max())}
-    for name, of in (("response_length_right", solved > 0), ("response_length_wrong", solved <= 0)):
-        if len(some := known(length[of])):
-            found[name] = float(some.mean())
+    values = {"response_length_max": float(some.max())}
+    values |= means({"response_length_right": length[solved > 0], "response_length_wrong": length[solved <= 0]})
     both = np.isfinite(length) & np.isfinite(solved)
     if (successes := float((solved[both] > 0).sum())) > 0:
-        found["tokens_per_success"] = float(length[both].sum()) / successes
-    return found
+        values["tokens_per_success"] = float(length[both].sum()) / successes
+    return values
 
 
 def _void(samples: Samples) -> dict[str, float]:
@@ -112,12 +103,11 @@ def _void(samples: Samples) -> dict[str, float]:
         total = known(turns[np.isfinite(void)]).sum()
         return {"void_turn_rate": float(counted.sum() / total if total > 0 else np.mean(counted > 0))}
     blank, calls = samples["blank"], samples["calls"]
-    both = np.isfinite(blank) & np.isfinite(calls)
-    return {"void_turn_rate": float(np.mean((blank > 0)[both] & (calls == 0)[both]))} if both.any() else {}
+    return means({"void_turn_rate": np.where(np.isfinite(blank + calls), (blank > 0) & (calls == 0), np.nan)})
 
 
 def _style(samples: Samples) -> dict[str, float]:
     """The strongest correlation of the judge's score with length and marks."""
-    found = [correlation(samples["judge"], samples[column]) for column in ("length", "marks")]
-    known_ones = [abs(one) for one in found if one is not None]
-    return {"judge_style_correlation": max(known_ones)} if known_ones else {}
+    both = (correlation(samples["judge"], samples[column]) for column in ("length", "marks"))
+    sizes = [abs(value) for value in both if value is not None]
+    return {"judge_style_correlation": max(sizes)} if sizes else {}

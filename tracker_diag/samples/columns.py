@@ -79,40 +79,36 @@ def numbers(field: str, given: Any, n: int) -> Float64Array:
     if hasattr(given, "detach"):
         given = given.detach().cpu().double().numpy()
     try:
-        found = np.asarray(given, dtype=np.float64)  # None becomes NaN
+        values = np.asarray(given, dtype=np.float64)  # None becomes NaN
     except (TypeError, ValueError) as error:
         raise BatchError(field, f"{type(given).__name__} ({error})", "one number for each sequence, or None") from error
-    if found.shape != (n,):
-        raise BatchError(field, f"shape {found.shape}", f"({n},), one number for each sequence")
-    return found
+    if values.shape != (n,):
+        raise BatchError(field, f"shape {values.shape}", f"({n},), one number for each sequence")
+    return values
 
 
 def free_key(name: str, taken: Collection[str]) -> str:
     """`name` as a part of a series' key; with a number after it where another name has become the same one."""
     key = key_part(name)
-    return next(one for one in itertools.chain([key], (f"{key}_{i}" for i in itertools.count(2))) if one not in taken)
+    keys = itertools.chain([key], (f"{key}_{i}" for i in itertools.count(2)))
+    return next(free for free in keys if free not in taken)
 
 
 def rows_of(columns: Mapping[str, Any]) -> int:
-    """How many sequences there are.
+    """How many sequences there are, by columns and parts of the reward.
 
     Raises:
         BatchError: two columns do not agree.
     """
-    lengths: dict[str, int] = {}
-    for name, value in columns.items():
-        parts = components(value).items() if name == "components" else [("", value)]
-        for part, of in parts:
-            field = f"{name}[{part!r}]" if part else name
-            if isinstance(of, str | bytes) or not hasattr(of, "__len__"):
-                raise BatchError(field, type(of).__name__, "a list or an array with one value for each sequence")
-            if getattr(of, "shape", None) == ():
-                raise BatchError(field, "a single number", "a list or an array with one value for each sequence")
-            lengths[field] = len(of)
-    if not lengths:  # components alone, and none in them
-        return 0
-    (first, n), *others = lengths.items()
-    for field, length in others:
+    expected = "a list or an array with one value for each sequence"
+    for field, column in columns.items():
+        if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
+            raise BatchError(field, type(column).__name__, expected)
+        if getattr(column, "shape", None) == ():
+            raise BatchError(field, "a single number", expected)
+    lengths = {field: len(column) for field, column in columns.items()}
+    first, n = next(iter(lengths.items()), ("", 0))
+    for field, length in lengths.items():
         if length != n:
             raise BatchError(field, f"{length} values", f"{n}, as {first} has", "give one for each sequence")
     return n
@@ -134,34 +130,34 @@ def listed(field: str, given: Any) -> list[Any]:
     """The values of a column that is no column of numbers."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise BatchError(field, type(given).__name__, "a list with one value for each sequence")
-    found: Any = given  # an array of numpy or torch, perhaps
-    return found.tolist() if hasattr(found, "tolist") else list(found)
+    values: Any = given  # an array of numpy or torch, perhaps
+    return values.tolist() if hasattr(values, "tolist") else list(values)
 
 
 def groups(ids: Sequence[Any]) -> Float64Array:
-    """(n,) a number for each id, the same for equal ids, also of another call."""
-    first: dict[Any, Any] = {}
+    """(n,) a number for each id, the same for equal ids, also of another call; NaN for None."""
+    hashes: dict[Any, float] = {None: np.nan}
     try:
-        equal = [first.setdefault(one, one) for one in ids]
+        for group in ids:
+            if group not in hashes:
+                hashes[group] = _hashed(repr(group.item() if isinstance(group, np.generic) else group))
     except TypeError as error:
-        raise BatchError(
-            "group", f"an id that cannot be hashed ({error})", "hashable ids, such as text or numbers"
-        ) from error
-    of = {one: _hashed(repr(one.item() if isinstance(one, np.generic) else one)) for one in first}
-    return np.array([np.nan if one is None else of[one] for one in equal], dtype=float)
+        expected = "hashable ids, such as text or numbers"
+        raise BatchError("group", f"an id that cannot be hashed ({error})", expected) from error
+    return np.array([hashes[group] for group in ids], dtype=float)
 
 
 def versions(given: Any, n: int) -> dict[str, Float64Array]:
     """Whether the version is unknown, and how many versions a sequence spans, where two are given."""
     rows: list[Any] = given.tolist() if hasattr(given, "tolist") else list(given)
-    spans = any(isinstance(one, list | tuple) for one in rows)
-    pairs = [tuple(one) if isinstance(one, list | tuple) else (one, one) for one in rows]
+    pairs = [tuple(row) if isinstance(row, list | tuple) else (row, row) for row in rows]
     try:
-        found = np.array(pairs, dtype=float).reshape(n, 2)
+        oldest, newest = np.array(pairs, dtype=float).reshape(n, 2).T
     except (TypeError, ValueError) as error:
         raise BatchError("policy_version", str(error), "a number, a pair of numbers or None for each") from error
-    unknown = np.isnan(found).any(1).astype(float)
-    return {"unversioned": unknown} | ({"version_span": found[:, 1] - found[:, 0]} if spans else {})
+    unknown = (np.isnan(oldest) | np.isnan(newest)).astype(float)
+    spans = any(isinstance(row, list | tuple) for row in rows)
+    return {"unversioned": unknown} | ({"version_span": newest - oldest} if spans else {})
 
 
 def _hashed(text: str) -> float:

@@ -19,7 +19,7 @@ from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import key_part
 
 EVERY = 50
-"""Steps from one table to the next, where nothing is told."""
+"""Steps from one table to the next, where nothing is reported."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class SampleIntake:
     def __bool__(self) -> bool:
         return self._incoming is not None
 
-    def add(self, columns: Mapping[str, Any]) -> None:
+    def put_columns(self, columns: Mapping[str, Any]) -> None:
         """Take in one call.
 
         Raises:
             BatchError: the columns do not fit together.
         """
         given = {name: value for name, value in columns.items() if value is not None}
-        new = Samples.of(cast("Columns", given), texts=self._texts)
+        new = Samples.from_columns(cast("Columns", given), texts=self._texts)
         self._incoming = new if self._incoming is None else self._incoming.merged(new)
         self.strict = False
 
@@ -85,7 +85,7 @@ class SampleIntake:
                 if self._incoming is not None and not self._ranks.leads:
                     self._ranks.say(self._incoming.state_dict())
                 for state in self._ranks.said():
-                    theirs = Samples.of_state(state)
+                    theirs = Samples.from_state(state)
                     self._incoming = theirs if self._incoming is None else self._incoming.merged(theirs)
         return bool(self)
 
@@ -97,27 +97,25 @@ class SampleIntake:
         samples = self._of_step[1].merged(new) if self._of_step and self._of_step[0] == step else new
         self._of_step = (step, samples)
         self._health.counts["nonfinite_samples"] += len(new.broken)
-        rewards = samples["reward"][np.isfinite(samples["reward"])]
-        if len(rewards):
-            self._range = min(self._range[0], float(rewards.min())), max(self._range[1], float(rewards.max()))
         self._name(samples)
         lowest, highest = self._range
-        found = aggregates(
+        values = aggregates(
             samples, lowest=lowest, highest=highest, tools=self._tools, envs=self._envs, essential=self._essential
         )
-        series = {name: Scalar(name, value, samples.n) for name, value in found.items() if np.isfinite(value)}
-        records: list[Record] = [Scalar(SAMPLES + one.name, one.value, one.n) for one in series.values()]
+        self._range = min(lowest, values.get("reward_min", lowest)), max(highest, values.get("reward_max", highest))
+        series = {name: Scalar(name, value, samples.n) for name, value in values.items() if np.isfinite(value)}
+        records: list[Record] = [Scalar(SAMPLES + name, value.value, value.n) for name, value in series.items()]
         if (histogram := reward_histogram(samples)) is not None:
             records.append(histogram)
         return Taken(series, tuple(records), new.broken)
 
-    def tables(self, *, told: bool = False, step: int | None = None, last: bool = False) -> list[Table]:
-        """The table of the last samples: every so often, where an incident is `told` at their `step`, at the end."""
+    def tables(self, *, noticed: bool = False, step: int | None = None, last: bool = False) -> list[Table]:
+        """The table of the last samples: every so often, where an incident is `noticed` at their `step`, at the end."""
         if self._of_step is None or self._of_step[1].n == 0:
             return []
         at, samples = self._of_step
         new = at == step and at != self._table_at
-        if not (last or (new and (told or self._table_at is None or at - self._table_at >= EVERY))):
+        if not (last or (new and (noticed or self._table_at is None or at - self._table_at >= EVERY))):
             return []
         self._table_at = at
         return [samples_table(samples, at)]
@@ -127,15 +125,14 @@ class SampleIntake:
 
         To environments in the order in which they come.
         """
-        counts = np.bincount(samples.calls.tool, minlength=len(samples.calls.names))
+        counts = np.bincount(samples.calls["tool"], minlength=len(samples.calls.names))
         ranked = sorted(zip(-counts, samples.calls.names, strict=True))
-        names = [name for _, name in ranked]
-        for name in sorted(names, key=lambda name: key_part(name) not in self._essential):
-            if name not in self._tools and len(self._tools) < NAMED_ROWS:
-                self._tools[name] = free_key(name, self._tools.values())
-        for env in dict.fromkeys(env for env, _ in samples.shown if env):
-            if env not in self._envs and len(self._envs) < NAMED_ROWS:
-                self._envs[env] = free_key(env, self._envs.values())
+        tools = sorted((name for _, name in ranked), key=lambda name: key_part(name) not in self._essential)
+        envs = dict.fromkeys(env for env, _ in samples.shown if env)
+        for names, keys in ((tools, self._tools), (envs, self._envs)):
+            for name in names:
+                if name not in keys and len(keys) < NAMED_ROWS:
+                    keys[name] = free_key(name, keys.values())
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -150,8 +147,8 @@ class SampleIntake:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.strict = state["strict"]
-        self._incoming = Samples.of_state(state["incoming"]) if state["incoming"] else None
-        self._of_step = (state["of_step"][0], Samples.of_state(state["of_step"][1])) if state["of_step"] else None
+        self._incoming = Samples.from_state(state["incoming"]) if state["incoming"] else None
+        self._of_step = (state["of_step"][0], Samples.from_state(state["of_step"][1])) if state["of_step"] else None
         self._range = (state["range"][0], state["range"][1]) if state["range"] else (np.inf, -np.inf)
         self._tools, self._envs = dict(state["tools"]), dict(state["envs"])
         self._table_at = state["table_at"]

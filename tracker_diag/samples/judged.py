@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracker_diag.detect.growth import USUAL, GrowthSettings
-from tracker_diag.errors import BatchError, SourceError
 from tracker_diag.health import Health
 from tracker_diag.report.curves import chosen
 from tracker_diag.rules.judge import Judge, StepInputs, judge_steps
@@ -28,9 +27,6 @@ def judge_samples(
     Args:
         metrics: the training run's own metrics by step.
         rules, catalog, essential_tools: as in `Monitor`.
-
-    Raises:
-        SourceError: records of a step that `samples` does not take.
     """
     by_step: dict[int, list[Record]] = {}
     for record in records:
@@ -45,11 +41,8 @@ def judge_samples(
     judge = Judge(in_force(rules, with_catalog=catalog), settings)
 
     def inputs_of(step: int) -> StepInputs:
-        if step in by_step:
-            try:
-                intake.add(columns_of(by_step[step])[0])
-            except BatchError as error:
-                raise SourceError(f"{source}: step {step}: {error}") from error
+        if columns := columns_of(by_step.get(step, ()))[0]:
+            intake.put_columns(columns)
         sampled, row = intake.taken(step), own.get(step, {})
         return StepInputs(row, samples=sampled.series, non_finite=sampled.broken, checked=bool(row or sampled.series))
 

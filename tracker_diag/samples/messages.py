@@ -12,18 +12,23 @@ Message: TypeAlias = dict[str, Any]
 
 KEYS = ("messages", "input_messages", "output_messages", "input", "output", "message", "choices")
 """Under which a model's input or output may hold messages."""
-
+ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
+"""What formats call the roles, where it is something else."""
+CALLS, RESULTS = {"tool_use", "tool_call"}, {"tool_result", "tool_call_response"}
+TEXTS = {"text", "input_text", "output_text"}
+SILENT = {*CALLS, *RESULTS, "thinking", "reasoning"}
+"""Kinds of blocks; silent ones are no part of what a message says."""
 CUT = {"length", "max_tokens", "max_output_tokens", "MAX_TOKENS"}
 """Reasons to stop that say that the answer was cut."""
 
 
 def normalised(given: Iterable[Any]) -> list[Message]:
     """`given` in OpenAI's format; what is no message is left out, a picture becomes its type in brackets."""
-    found: list[Message] = []
-    for one in given:
-        if isinstance(one, Mapping):
-            found += _item(one) if "role" not in one else _message(one)
-    return found
+    messages: list[Message] = []
+    for item in given:
+        if isinstance(item, Mapping):
+            messages += _message(item) if "role" in item else _item(item)
+    return messages
 
 
 def messages_in(value: Any) -> list[Message]:
@@ -35,8 +40,8 @@ def messages_in(value: Any) -> list[Message]:
             return messages_in(choices[0].get("message"))
         system = value.get("system")
         before: list[Message] = [{"role": "system", "content": _text(system)}] if system else []
-        return next(([*before, *found] for key in KEYS if (found := messages_in(value.get(key)))), [])
-    if isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
+        return next(([*before, *held] for key in KEYS if (held := messages_in(value.get(key)))), [])
+    if isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
         return normalised(value)
     return []
 
@@ -46,20 +51,20 @@ def is_cut(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
     choices = value.get("choices")
-    of = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else value
-    return any(str(of.get(key)) in CUT for key in ("finish_reason", "stop_reason"))
+    holder = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else value
+    return any(str(holder.get(key)) in CUT for key in ("finish_reason", "stop_reason"))
 
 
 def split(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
-    """Prompt and completion: what stands before the first message of the assistant, and the rest."""
-    first = next((i for i, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
+    """Prompt and completion: what comes before the first message of the assistant, and the rest."""
+    first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     return list(messages[:first]), list(messages[first:])
 
 
 def answer(completion: Sequence[Message]) -> str:
     """The text of the last message in which the assistant says something."""
-    said = (one["content"] for one in reversed(completion) if one["role"] == "assistant")
-    return next((text for text in said if text and text.strip()), "")
+    texts = (message["content"] for message in reversed(completion) if message["role"] == "assistant")
+    return next((text for text in texts if text and text.strip()), "")
 
 
 def calls_in(completion: Sequence[Message]) -> list[dict[str, Any]]:
@@ -67,31 +72,28 @@ def calls_in(completion: Sequence[Message]) -> list[dict[str, Any]]:
 
     A call that was not answered before the assistant went on has failed; one that ends the chat is as it should be.
     """
-    found: list[dict[str, Any]] = []
-    waiting: dict[int, None] = {}  # places in `found`, in their order
+    calls: list[dict[str, Any]] = []
+    waiting: dict[int, None] = {}  # places in `calls`, in their order
     by_id: dict[str, int] = {}
     for message in completion:
         if message["role"] == "assistant":
             for place in waiting:
-                found[place]["status"] = "error"
+                calls[place]["status"] = "error"
             waiting.clear()
             for call in message.get("tool_calls", ()):
-                by_id[call["id"]] = len(found)
-                waiting[len(found)] = None
-                found.append({key: call["function"][key] for key in ("name", "arguments")})
+                by_id[call["id"]] = len(calls)
+                waiting[len(calls)] = None
+                calls.append({key: call["function"][key] for key in ("name", "arguments")})
         elif message["role"] == "tool":
-            of = (
-                by_id.get(str(message.get("tool_call_id")))
-                if message.get("tool_call_id")
-                else next(iter(waiting), None)
-            )
-            if of is None:
+            name = message.get("tool_call_id")
+            answered = by_id.get(str(name)) if name else next(iter(waiting), None)
+            if answered is None:
                 continue
-            waiting.pop(of, None)
-            found[of]["status"] = message.get("status") or status_of(message["content"])
+            waiting.pop(answered, None)
+            calls[answered]["status"] = message.get("status") or status_of(message["content"])
             if message.get("truncated") is not None:
-                found[of]["truncated"] = bool(message["truncated"])
-    return found
+                calls[answered]["truncated"] = bool(message["truncated"])
+    return calls
 
 
 def status_of(result: Any) -> str:
@@ -108,60 +110,52 @@ def status_of(result: Any) -> str:
 
 def plain_text(messages: Sequence[Message]) -> str:
     """What all of `messages` say, a line break between two."""
-    return "\n".join(one["content"] for one in messages if one["content"])
+    return "\n".join(message["content"] for message in messages if message["content"])
 
 
-def _message(one: Mapping[str, Any]) -> list[Message]:
+def _message(given: Mapping[str, Any]) -> list[Message]:
     """The message, and before it the results of tools that it holds as blocks."""
-    role = str(one["role"])
-    role = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}.get(role, role)
-    blocks = one.get("parts", one.get("content"))
-    message: Message = {"role": role, "content": None}
-    results: list[Message] = []
-    asked = one.get("tool_calls")
+    content = given.get("parts", given.get("content"))
+    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    asked, role = given.get("tool_calls"), str(given["role"])
     calls = [_call(call) for call in asked if isinstance(call, Mapping)] if isinstance(asked, list | tuple) else []
-    if isinstance(blocks, list):
-        kinds = [(block, str(block.get("type", ""))) for block in blocks if isinstance(block, Mapping)]
-        calls += [_call(block) for block, kind in kinds if kind in {"tool_use", "tool_call"}]
-        results = [_result(block) for block, kind in kinds if kind in {"tool_result", "tool_call_response"}]
-    message["content"] = _text(blocks)
+    calls += [_call(block) for block in blocks if block.get("type") in CALLS]
+    results = [_result(block) for block in blocks if block.get("type") in RESULTS]
+    message: Message = {"role": ROLES.get(role, role), "content": _text(content)}
     if calls:
         message["tool_calls"] = calls
-    if role == "tool":
-        if results:
-            return results
-        kept = {key: one[key] for key in ("tool_call_id", "name", "truncated") if key in one}
-        return [message | kept | _status(one)]
-    alone = results and not message["content"] and not calls
-    return results if alone else [*results, message]
+    if message["role"] == "tool":
+        kept = {key: given[key] for key in ("tool_call_id", "name", "truncated") if key in given}
+        return results or [message | kept | _status(given)]
+    return results if results and not message["content"] and not calls else [*results, message]
 
 
-def _item(one: Mapping[str, Any]) -> list[Message]:
+def _item(given: Mapping[str, Any]) -> list[Message]:
     """An item of OpenAI's responses that has no role."""
-    if one.get("type") == "function_call":
-        return [{"role": "assistant", "content": None, "tool_calls": [_call(one)]}]
-    return [_result(one)] if one.get("type") == "function_call_output" else []
+    if given.get("type") == "function_call":
+        return [{"role": "assistant", "content": None, "tool_calls": [_call(given)]}]
+    return [_result(given)] if given.get("type") == "function_call_output" else []
 
 
-def _call(one: Mapping[str, Any]) -> dict[str, Any]:
-    function = one.get("function")
-    of: Mapping[str, Any] = function if isinstance(function, Mapping) else one
-    arguments = of.get("arguments", of.get("input", of.get("args")))
-    named = {"name": str(of.get("name") or "unnamed"), "arguments": "" if arguments is None else arguments}
-    return {"id": str(one.get("call_id") or one.get("id") or ""), "type": "function", "function": named}
+def _call(given: Mapping[str, Any]) -> dict[str, Any]:
+    function = given.get("function")
+    fields: Mapping[str, Any] = function if isinstance(function, Mapping) else given
+    arguments = fields.get("arguments", fields.get("input", fields.get("args")))
+    named = {"name": str(fields.get("name") or "unnamed"), "arguments": "" if arguments is None else arguments}
+    return {"id": str(given.get("call_id") or given.get("id") or ""), "type": "function", "function": named}
 
 
-def _result(one: Mapping[str, Any]) -> Message:
-    result = one.get("content", one.get("output", one.get("response", one.get("result"))))
+def _result(given: Mapping[str, Any]) -> Message:
+    result = given.get("content", given.get("output", given.get("response", given.get("result"))))
     text = _text(result) if isinstance(result, str | list) else json.dumps(result, default=repr)
-    of = one.get("tool_use_id") or one.get("call_id") or one.get("id") or ""
-    return {"role": "tool", "content": text, "tool_call_id": str(of)} | _status(one)
+    name = given.get("tool_use_id") or given.get("call_id") or given.get("id") or ""
+    return {"role": "tool", "content": text, "tool_call_id": str(name)} | _status(given)
 
 
-def _status(one: Mapping[str, Any]) -> dict[str, str]:
-    if isinstance(one.get("is_error"), bool):
-        return {"status": "error" if one["is_error"] else "ok"}
-    return {"status": str(one["status"])} if isinstance(one.get("status"), str) else {}
+def _status(given: Mapping[str, Any]) -> dict[str, str]:
+    if isinstance(given.get("is_error"), bool):
+        return {"status": "error" if given["is_error"] else "ok"}
+    return {"status": str(given["status"])} if isinstance(given.get("status"), str) else {}
 
 
 def _text(content: Any) -> str | None:
@@ -170,15 +164,14 @@ def _text(content: Any) -> str | None:
         return content
     if not isinstance(content, list):
         return json.dumps(content, default=repr)
-    said: list[str] = []
+    texts: list[str] = []
     for block in content:
         if isinstance(block, str):
-            said.append(block)
+            texts.append(block)
         elif isinstance(block, Mapping):
-            text = block.get("text", block.get("content"))
-            kind = str(block.get("type", "text"))
-            if kind in {"text", "input_text", "output_text"}:
-                said.append(text if isinstance(text, str) else "")
-            elif kind not in {"tool_use", "tool_call", "tool_result", "tool_call_response", "thinking", "reasoning"}:
-                said.append(f"[{kind}]")
-    return "\n".join(said) if said else None
+            text, kind = block.get("text", block.get("content")), str(block.get("type", "text"))
+            if kind in TEXTS:
+                texts.append(text if isinstance(text, str) else "")
+            elif kind not in SILENT:
+                texts.append(f"[{kind}]")
+    return "\n".join(texts) if texts else None

@@ -10,9 +10,6 @@ from tracker_diag.samples.messages import Message, answer, messages_in, plain_te
 Record: TypeAlias = Mapping[str, Any]
 """By the names of `Columns`, of which each is one value; `prompt` and `completion`, text or messages; `id`, `step`."""
 
-Read: TypeAlias = Callable[[Sequence[Message]], str | None]
-"""What text stands in messages."""
-
 PROMPTS = ("prompt", "question", "problem", "instruction", "query", "input")
 TEXTS = ("text", "completion", "response", "output", "answer")
 """Names under which files have the prompt and the completion, the first that is there counts."""
@@ -24,41 +21,46 @@ OTHERS = ("group", "env", "scorer_error", "policy_version", "calls")
 def columns_of(records: Sequence[Record]) -> tuple[Columns, Counter[str]]:
     """What `samples` takes of `records`, and how many values of which column are left out, being no numbers."""
     odd: Counter[str] = Counter()
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in NUMBERS:
-        if any(name in one for one in records):
-            found[name] = [_number(name, one.get(name), odd) for one in records]
-    parts = dict.fromkeys(str(part) for one in records for part in _parts(one))
-    if parts:
-        found["components"] = {
-            part: [_number(f"components[{part!r}]", _parts(one).get(part), odd) for one in records] for part in parts
+        if any(name in record for record in records):
+            columns[name] = [number_in(name, record.get(name), odd) for record in records]
+    parts = [part if isinstance(part := record.get("components"), Mapping) else {} for record in records]
+    names = dict.fromkeys(name for part in parts for name in part)
+    if names:
+        columns["components"] = {
+            str(name): [number_in(f"components[{name!r}]", part.get(name), odd) for part in parts] for name in names
         }
     for name in OTHERS:
-        if any(one.get(name) is not None for one in records):
-            found[name] = [one.get(name) for one in records]
-    if "group" in found:  # lists and mappings cannot be hashed
-        found["group"] = [
-            one if one is None or isinstance(one, str | int | float) else repr(one) for one in found["group"]
-        ]
-    if "calls" in found:
-        found["calls"] = [_calls(one, odd) for one in found["calls"]]
-    said = [text_of(one) for one in records]
-    if any(text is not None for text in said):
-        found["text"] = said
-    return cast("Columns", found), odd
+        if any(record.get(name) is not None for record in records):
+            columns[name] = [record.get(name) for record in records]
+    if "group" in columns:  # lists and mappings cannot be hashed
+        plain = str | int | float | None
+        columns["group"] = [group if isinstance(group, plain) else repr(group) for group in columns["group"]]
+    if "calls" in columns:
+        columns["calls"] = [_calls(calls, odd) for calls in columns["calls"]]
+    texts = [text_of(record) for record in records]
+    if any(text is not None for text in texts):
+        columns["text"] = texts
+    return cast("Columns", columns), odd
 
 
 def prompt_of(record: Record) -> str | None:
     """The prompt as text, of messages what the user says; None where the record has none."""
-    return _said(record, PROMPTS, _asked, _asked)
+    return _first_text(record, PROMPTS, _asked, _asked)
 
 
 def text_of(record: Record) -> str | None:
     """The completion as text: of messages the last answer."""
-    return _said(record, TEXTS, answer, lambda whole: answer(split(whole)[1]))
+    return _first_text(record, TEXTS, answer, lambda whole: answer(split(whole)[1]))
 
 
-def _said(record: Record, names: Sequence[str], part: Read, whole: Read) -> str | None:
+def _first_text(
+    record: Record,
+    names: Sequence[str],
+    part: Callable[[Sequence[Message]], str],
+    whole: Callable[[Sequence[Message]], str],
+) -> str | None:
     """The first of `names` that is text or messages; else what `whole` reads of prompt and completion together."""
     for name in names:
         value = record.get(name)
@@ -72,48 +74,37 @@ def _said(record: Record, names: Sequence[str], part: Read, whole: Read) -> str 
 
 def _asked(messages: Sequence[Message]) -> str:
     prompt = split(messages)[0]
-    return plain_text([one for one in prompt if one["role"] == "user"] or prompt)
+    return plain_text([message for message in prompt if message["role"] == "user"] or prompt)
 
 
 def messages_of(record: Record) -> tuple[list[Message], list[Message]]:
     """Prompt and completion as messages; text is taken for one of the user and one of the assistant."""
-    prompt, said = messages_in(record.get("prompt")), messages_in(record.get("completion"))
-    if not prompt and not said and (messages := messages_in(record.get("messages"))):
+    prompt, completion = messages_in(record.get("prompt")), messages_in(record.get("completion"))
+    if not prompt and not completion and (messages := messages_in(record.get("messages"))):
         return split(messages)
-    text, asked = text_of(record), prompt_of(record)
+    asked, text = prompt_of(record), text_of(record)
     return (
         prompt or ([{"role": "user", "content": asked}] if asked is not None else []),
-        said or ([{"role": "assistant", "content": text}] if text is not None else []),
+        completion or ([{"role": "assistant", "content": text}] if text is not None else []),
     )
 
 
 def as_number(value: Any) -> float | None:
     """`value` as a number: truth values and words for them count as 1 and 0; None where it is neither."""
-    if isinstance(value, str):
-        word = value.strip().lower()
-        if word in WORDS:
-            return WORDS[word]
-        try:
-            return float(word)
-        except ValueError:
-            return None
+    word = value.strip().lower() if isinstance(value, str) else value
     try:
-        return float(value)
+        return WORDS[word] if isinstance(word, str) and word in WORDS else float(word)
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-def _number(name: str, value: Any, odd: Counter[str]) -> float | None:
+def number_in(name: str, value: Any, odd: Counter[str]) -> float | None:
+    """`value` of the column `name`; None where it is empty, or no number, which is counted in `odd`."""
     if value is None or value == "":
         return None
-    found = as_number(value)
-    odd[name] += found is None
-    return found
-
-
-def _parts(record: Record) -> Mapping[str, Any]:
-    found = record.get("components")
-    return found if isinstance(found, Mapping) else {}
+    number = as_number(value)
+    odd[name] += number is None
+    return number
 
 
 def _calls(given: Any, odd: Counter[str]) -> list[Mapping[str, Any]] | None:
@@ -123,11 +114,7 @@ def _calls(given: Any, odd: Counter[str]) -> list[Mapping[str, Any]] | None:
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         odd["calls"] += 1
         return None
-    named: list[Mapping[str, Any]] = []
-    for one in given:
-        if not isinstance(one, Mapping) or not (one.get("name") or one.get("function")):
-            odd["calls"] += 1
-            continue
-        numbers = {key: as_number(one[key]) for key in ("seconds", "tokens", "truncated") if key in one}
-        named.append({**one, **numbers})
-    return named
+    named = [call for call in given if isinstance(call, Mapping) and (call.get("name") or call.get("function"))]
+    odd["calls"] += len(given) - len(named)
+    fields = ("seconds", "tokens", "truncated")
+    return [{**call, **{field: as_number(call[field]) for field in fields if field in call}} for call in named]

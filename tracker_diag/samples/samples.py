@@ -1,6 +1,6 @@
 """Samples: the sequences of a step as columns of numbers, which calls of `samples` add up to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ from tracker_diag.samples.texts import text_features, token_features
 from tracker_diag.stats.arrays import Float64Array
 
 UPDATE = ("reward", "advantage")
-"""Columns that the update is made of: NaN in them is told."""
+"""Columns that the update is made of: NaN in them is reported."""
 
 COMPONENT = "component:"
 """Before the name of a part of the reward, as a key of `Samples.columns`."""
@@ -37,92 +37,90 @@ class Samples:
 
     def __getitem__(self, name: str) -> Float64Array:
         """(n,) values of a column; NaN throughout if it was never given."""
-        found = self.columns.get(name)
-        return np.full(self.n, np.nan) if found is None else found
+        return self.columns[name] if name in self.columns else np.full(self.n, np.nan)
 
     @property
     def components(self) -> dict[str, Float64Array]:
         """Parts of the reward by name."""
-        return {name[len(COMPONENT) :]: of for name, of in self.columns.items() if name.startswith(COMPONENT)}
+        parts = (name for name in self.columns if name.startswith(COMPONENT))
+        return {name.removeprefix(COMPONENT): self.columns[name] for name in parts}
 
     @classmethod
-    def of(cls, given: Columns, *, texts: bool = False) -> "Samples":
+    def from_columns(cls, given: Columns, *, texts: bool = False) -> "Samples":
         """Check what was given to `samples`.
 
         Raises:
             BatchError: naming the column that is unknown, of another length than the others, or of a wrong kind.
         """
-        columns = {name: value for name, value in given.items() if value is not None}
-        decode: Any = columns.pop("decode", None)
+        columns: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        decode = columns.pop("decode", None)
         if unknown := [name for name in columns if name not in Columns.__annotations__]:
             raise BatchError(unknown[0], "it is", f"one of {', '.join(Columns.__annotations__)}")
         if not columns:
             raise BatchError("samples", "no column", f"at least one of {', '.join(Columns.__annotations__)}")
-        n = rows_of(columns)
-        found = _read(columns, n)
-        calls = Calls.of(listed("calls", columns["calls"])) if "calls" in columns else Calls.none()
+        parts = components(columns.pop("components", None))
+        n = rows_of({**columns, **{f"components[{part!r}]": column for part, column in parts.items()}})
+        values = {name: numbers(name, columns[name], n) for name in NUMBERS if name in columns}
+        broken = tuple(f"{name} of samples" for name in UPDATE if _is_broken(columns.get(name), values.get(name)))
+        for part, column in parts.items():
+            values[COMPONENT + part] = numbers(f"components[{part!r}]", column, n)
+        values |= _features(columns, values.get("length"), n)
+        calls = Calls.from_sequences(listed("calls", columns["calls"]) if "calls" in columns else ())
         if "calls" in columns:
-            found["calls"] = np.bincount(calls.sequence, minlength=n).astype(float)
-            said = found.get("behaviour", np.full(n, np.nan))  # of those that call nothing the text is what they do
-            found["behaviour"] = np.where((found["calls"] > 0) | np.isnan(said), calls.behaviour(n), said)
-        broken = tuple(f"{name} of samples" for name in UPDATE if _is_broken(columns.get(name), found, name))
-        finite = {name: np.where(np.isfinite(of), of, np.nan) for name, of in found.items()}
-        return cls(n, finite, calls, _shown(columns, n, decode, texts=texts), broken)
+            values["calls"] = np.bincount(calls["sequence"], minlength=n).astype(float)
+            by_text = values.get("behaviour", np.full(n, np.nan))  # of those that call nothing the text is what they do
+            values["behaviour"] = np.where((values["calls"] > 0) | np.isnan(by_text), calls.behaviour(n), by_text)
+        finite = {name: np.where(np.isfinite(column), column, np.nan) for name, column in values.items()}
+        envs = listed("env", columns["env"]) if "env" in columns else [None] * n
+        shown: list[Shown] = [None] * n
+        if texts and "text" in columns:
+            shown = listed("text", columns["text"])
+        elif decode is not None and "tokens" in columns:
+            shown = [(decode, ids) for ids in columns["tokens"]]
+        named = (None if env is None else str(env) for env in envs)
+        return cls(n, finite, calls, tuple(zip(named, shown, strict=True)), broken)
 
     def merged(self, other: "Samples") -> "Samples":
         """These and those of a further call; what only one of them knows is unknown of the other's."""
         names = dict.fromkeys([*self.columns, *other.columns])
         columns = {name: np.concatenate([self[name], other[name]]) for name in names}
         broken = tuple(dict.fromkeys([*self.broken, *other.broken]))
-        return Samples(
-            self.n + other.n, columns, self.calls.merged(other.calls, self.n), (*self.shown, *other.shown), broken
-        )
+        calls = self.calls.merged(other.calls, self.n)
+        return Samples(self.n + other.n, columns, calls, (*self.shown, *other.shown), broken)
 
     def state_dict(self) -> dict[str, Any]:
         """All but the texts, in JSON values."""
-        columns = {name: [None if np.isnan(one) else float(one) for one in of] for name, of in self.columns.items()}
+        columns = {
+            name: [None if value != value else value for value in column.tolist()]  # noqa: PLR0124
+            for name, column in self.columns.items()
+        }
         return {"n": self.n, "columns": columns, "calls": self.calls.state_dict(), "broken": list(self.broken)}
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> "Samples":
+    def from_state(cls, state: Mapping[str, Any]) -> "Samples":
         """What `state_dict` was taken of, without texts."""
-        columns = {name: np.array(of, dtype=float) for name, of in state["columns"].items()}
+        columns = {name: np.array(column, dtype=float) for name, column in state["columns"].items()}
         n = int(state["n"])
-        return cls(n, columns, Calls.of_state(state["calls"]), ((None, None),) * n, tuple(state["broken"]))
+        return cls(n, columns, Calls.from_state(state["calls"]), ((None, None),) * n, tuple(state["broken"]))
 
 
-def _read(columns: Mapping[str, Any], n: int) -> dict[str, Float64Array]:
-    """(n,) float64 of all columns but `calls`, by name."""
-    found = {name: numbers(name, columns[name], n) for name in NUMBERS if name in columns}
-    for part, values in components(columns.get("components")).items():
-        found[COMPONENT + part] = numbers(f"components[{part!r}]", values, n)
+def _features(columns: Mapping[str, Any], length: Float64Array | None, n: int) -> dict[str, Float64Array]:
+    """(n,) float64 of the columns that are no numbers, by name."""
+    features: dict[str, Float64Array] = {}
     if "group" in columns:
-        found["group"] = groups(listed("group", columns["group"]))
+        features["group"] = groups(listed("group", columns["group"]))
     if "policy_version" in columns:
-        found |= versions(columns["policy_version"], n)
+        features |= versions(columns["policy_version"], n)
     if "scorer_error" in columns:
-        found["scorer_error"] = np.array([bool(one) for one in listed("scorer_error", columns["scorer_error"])], float)
+        features["scorer_error"] = np.array(list(map(bool, listed("scorer_error", columns["scorer_error"]))), float)
     if "text" in columns:
-        return found | text_features(listed("text", columns["text"]))
-    return found | token_features(columns["tokens"], found.get("length")) if "tokens" in columns else found
+        return features | text_features(listed("text", columns["text"]))
+    return features | token_features(columns["tokens"], length) if "tokens" in columns else features
 
 
-def _is_broken(given: Any, found: Mapping[str, Float64Array], name: str) -> bool:
+def _is_broken(given: Any, values: Float64Array | None) -> bool:
     """Whether a column holds NaN or infinity that was given as such; None is a value that is not known."""
-    if given is None or np.isfinite(found[name]).all():
+    if values is None:
         return False
-    missing = sum(one is None for one in given) if isinstance(given, list | tuple) else 0
-    return int((~np.isfinite(found[name])).sum()) > missing
-
-
-def _shown(columns: Mapping[str, Any], n: int, decode: Any, *, texts: bool) -> tuple[tuple[str | None, Shown], ...]:
-    """What may be shown of each sequence; texts are cut, and ids decoded, when they are."""
-    envs = (
-        [None if one is None else str(one) for one in listed("env", columns["env"])] if "env" in columns else [None] * n
-    )
-    said: Sequence[Any] = [None] * n
-    if texts and "text" in columns:
-        said = listed("text", columns["text"])
-    elif decode is not None and "tokens" in columns:
-        said = [(decode, ids) for ids in columns["tokens"]]
-    return tuple(zip(envs, said, strict=True))
+    unknown = sum(value is None for value in given) if isinstance(given, list | tuple) else 0
+    return int((~np.isfinite(values)).sum()) > unknown

@@ -22,7 +22,7 @@ SHOWN = (
     "reward", "advantage", "success", "correct", "verifier", "judge", "human", "length", "truncated", "turns", "calls",
     "refuses", "claims", "repeats",
 )  # fmt: skip
-"""Columns of the table beside the parts of the reward, where they are known."""
+"""Columns of the table next to the parts of the reward, where they are known."""
 
 
 def samples_table(samples: Samples, step: int, suspicious: Sequence[int] = ()) -> Table:
@@ -37,9 +37,8 @@ def samples_table(samples: Samples, step: int, suspicious: Sequence[int] = ()) -
     highest = order[::-1][: min(EACH, len(order) - len(lowest))]
     rest = np.setdiff1d(np.arange(samples.n), [*highest, *lowest, *suspicious])
     chosen = np.sort(np.random.default_rng(step).permutation(rest)[:EACH])
-    kinds = [("suspicious", int(i)) for i in suspicious]
-    kinds += [*(("highest", int(i)) for i in highest), *(("lowest", int(i)) for i in lowest)]
-    kinds += [("random", int(i)) for i in chosen]
+    of_kind = {"suspicious": suspicious, "highest": highest, "lowest": lowest, "random": chosen}
+    kinds = [(kind, int(i)) for kind, places in of_kind.items() for i in places]
     parts = [name for name in SHOWN if name in samples.columns]
     components = samples.components
     with_env = any(env is not None for env, _ in samples.shown)
@@ -73,14 +72,14 @@ def _number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _text(said: object) -> str | None:
-    """As it is shown: cut in the midst, and without control characters."""
-    if isinstance(said, tuple):
-        decode, ids = said
-        said = decode(ids)
-    if said is None:
+def _text(given: object) -> str | None:
+    """As it is shown: cut in the middle, and without control characters."""
+    if isinstance(given, tuple):
+        decode, ids = given
+        given = decode(ids)
+    if given is None:
         return None
-    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    text = given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given)
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]} […] {text[-LONGEST // 2 :]}"
     return re.sub(r"[^\S\n\t ]|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", text)

@@ -48,18 +48,17 @@ def text_features(texts: Sequence[Any]) -> dict[str, Float64Array]:
     Raises:
         BatchError: it is neither text nor bytes.
     """
-    said = [_decoded(text) for text in texts]
-    starts = [_plain(text[_answer(text) :][:START].lstrip()) for text in said]
-    known = np.array([text is not None for text in texts], dtype=bool)
-    found: dict[str, Any] = {
+    decoded = [_decoded(text) for text in texts]
+    starts = [_plain(text[_answer(text) :][:START].lstrip()) for text in decoded]
+    ends = np.array([_of_end(text) for text in decoded], dtype=float).reshape(len(decoded), 3)
+    features: dict[str, Any] = {
         "refuses": having(starts, REFUSALS),
-        "claims": claims_success([_plain(text[-END:]) for text in said]),
+        "claims": claims_success([_plain(text[-END:]) for text in decoded]),
         "blank": [not start for start in starts],
+        **dict(zip(("repeats", "marks", "behaviour"), ends.T, strict=True)),
     }
-    ends = [_of_end(text) for text in said]
-    table = np.array(ends, dtype=float).reshape(len(ends), 3)
-    found |= dict(zip(("repeats", "marks", "behaviour"), table.T, strict=True))
-    return {name: np.where(known, values, np.nan) for name, values in found.items()}
+    known = [text is not None for text in texts]
+    return {name: np.where(known, values, np.nan) for name, values in features.items()}
 
 
 def token_features(given: Any, lengths: Float64Array | None) -> dict[str, Float64Array]:
@@ -70,20 +69,19 @@ def token_features(given: Any, lengths: Float64Array | None) -> dict[str, Float6
     """
     if hasattr(given, "detach"):
         given = given.detach().cpu().numpy()
-    rows: list[tuple[float, float]] = []
-    for i, one in enumerate(given):
-        if one is None:
-            rows.append((np.nan, np.nan))
+    table = np.full((len(given), 2), np.nan)
+    for row, ids in enumerate(given):
+        if ids is None:
             continue
-        ids = one.detach().cpu().numpy() if hasattr(one, "detach") else one
+        if hasattr(ids, "detach"):
+            ids = ids.detach().cpu().numpy()  # noqa: PLW2901
         if not hasattr(ids, "__len__") or isinstance(ids, str | bytes):
             raise BatchError("tokens", f"{type(ids).__name__} for a sequence", "a list of token ids")
-        end = len(ids) if lengths is None or not np.isfinite(lengths[i]) else min(len(ids), int(lengths[i]))
+        end = len(ids) if lengths is None or not np.isfinite(lengths[row]) else min(len(ids), int(lengths[row]))
         last = np.asarray(ids[max(0, end - LAST_TOKENS) : end])
         if last.size and (last.dtype.kind not in "iu" or last.ndim != 1):
             raise BatchError("tokens", f"{last.dtype} of shape {last.shape} for a sequence", "a list of token ids")
-        rows.append((_repeats_ids(last.astype(np.int64)), float(zlib.crc32(last.tobytes(), end) if end else 0)))
-    table = np.array(rows, dtype=float).reshape(len(rows), 2)
+        table[row] = _repeats_ids(last.astype(np.int64)), zlib.crc32(last.tobytes(), end) if end else 0
     return {"repeats": table[:, 0], "behaviour": table[:, 1]}
 
 

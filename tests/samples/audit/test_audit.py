@@ -38,7 +38,7 @@ def look(tmp_path):
 def test_nothing_is_found_in_a_clean_set(look, seed):
     found = look(made.clean(seed), made.evaluation(seed + 50))
     assert (found.findings, found.blind, found.notes) == ([], {}, ())
-    assert found.prompts == made.GROUPS
+    assert found.prompts.different == made.GROUPS
     assert found.agreement["success"].low > 0.8
 
 
@@ -56,7 +56,7 @@ def test_evaluation_prompts_in_the_training_set_are_named_whole_and_in_part(look
     evaluation[3]["question"] = samples[80]["prompt"].replace(" ", "  ").upper()
     evaluation[7]["question"] = f"Please: {samples[160]['prompt']} Thank you!"
     found = look(samples, evaluation)
-    assert [(hit.row, hit.training, hit.exact) for hit in found.overlap] == [(3, 80, True), (7, 160, False)]
+    assert [(hit.row, hit.training, hit.exact) for hit in found.prompts.overlap] == [(3, 80, True), (7, 160, False)]
     (one,) = found.findings
     assert (one.name, one.severity) == ("contamination", "error")
     assert "2 of 50 evaluation prompts are in the training set: 1 whole, 1 by 8 to 13 words" in one.summary
@@ -121,7 +121,7 @@ def test_an_empty_file_and_one_that_is_not_there_are_refused(look, tmp_path):
 def test_the_same_prompt_at_another_step_is_no_second_one(look):
     samples = [{**one, "step": step, "group": one["group"]} for step in range(2) for one in made.clean()[:64]]
     found = look(samples)
-    assert (found.duplicates, found.prompts) == ([], 16)
+    assert (found.prompts.twice, found.prompts.different) == ([], 16)
     assert found.summary.steps == 2
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tracker_diag.samples.audit.estimates import beyond, blocks_of, estimate, mean, rank_correlation, superiority
+from tracker_diag.samples.audit.estimates import advantage_of, beyond, blocks_of, estimate, mean, rank_correlation
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def test_rank_correlation_and_superiority_are_those_of_scipy(pair, rng):
     assert found.low < found.value < found.high
     kind = (rng.random(300) < 0.2).astype(float)
     u = scipy.stats.mannwhitneyu(one[kind > 0], one[kind == 0]).statistic
-    assert superiority(one, kind, blocks).value == pytest.approx(u / (kind.sum() * (300 - kind.sum())))
+    assert advantage_of(kind, one, blocks).value == pytest.approx(u / (kind.sum() * (300 - kind.sum())))
 
 
 @pytest.mark.slow
@@ -44,7 +44,7 @@ def test_too_few_and_what_does_not_vary_is_not_estimated(pair):
     few = np.where(np.arange(300) < 29, one, np.nan)
     assert rank_correlation(few, other, blocks) is None
     assert rank_correlation(np.ones(300), other, blocks) is None
-    assert superiority(one, (np.arange(300) < 9).astype(float), blocks) is None
+    assert advantage_of((np.arange(300) < 9).astype(float), one, blocks) is None
     assert estimate(lambda of: None, np.ones(300, bool), blocks) is None
 
 

@@ -12,9 +12,10 @@ def test_case_punctuation_and_compatible_forms_make_no_difference():
 
 def test_prompts_that_are_the_same_after_normalisation_are_twice_there_by_their_identity():
     prompts = ["What is 2+2?", "what is 2 + 2", "What is 2+2?", None, "Other"]
-    (one,) = duplicates(prompts, ["a", "b", "a", "c", "d"])
-    assert one == (0, 1)
-    assert duplicates(prompts, ["a"] * 5) == []
+    assert duplicates(prompts, [1] * 5, ["a", "b", "a", "c", "d"]) == [(0, 1)]
+    assert (
+        duplicates(prompts, [1] * 5, ["a"] * 5) == duplicates(prompts, [1, 2, 1, 1, 1], ["a", "b", "a", "c", "d"]) == []
+    )
 
 
 def hits(training, evaluation):

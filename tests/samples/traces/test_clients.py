@@ -12,68 +12,55 @@ from typer.testing import CliRunner
 from tracker_diag import read_traces
 from tracker_diag.cli.app import app
 from tracker_diag.errors import SourceError
-from tracker_diag.samples.traces.open import collect
+from tracker_diag.samples.traces.read import records_in
+from tracker_diag.trackers.odd import Odd
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("made.py"))))
+WEAVE = Path(__file__).with_name("weave_export.jsonl")
 
 
-def names_and_status(trace):
-    return [(call["name"], call["status"]) for call in trace.calls]
+def read(source):
+    odd = Odd()
+    return records_in(source, odd), odd.notes
 
 
-def reads(fails):
+def names_and_status(record):
+    return [(call["name"], call["status"]) for call in record["calls"]]
+
+
+def reads_page(fails):
     """What the tool does in all of them."""
     if fails:
         raise TimeoutError("no page")
 
 
-WEAVE = Path(__file__).with_name("weave_calls.jsonl")
-"""What the client of Weave 0.54 has posted for two calls of an agent with tools; paths in it are taken out."""
-
-
-def test_calls_of_weave_whose_ends_come_before_their_beginnings():
-    found = collect(str(WEAVE))
-    assert found.notes == ()
-    assert [trace.step for trace in found.traces] == [0, 1]
-    for trace in found.traces:
-        assert names_and_status(trace) == [("search", "ok"), ("search", "timeout")]
-        assert trace.calls[0]["arguments"] == {"q": made.QUESTION}
-        assert (trace.prompt[0]["content"], trace.completion[-1]["content"]) == (made.QUESTION, made.ANSWER)
-        assert trace.given == {"reward": 1.0}
-        assert 0 < trace.seconds < 1
-
-
-@pytest.mark.parametrize("file", ["weave_complete.jsonl", "weave_export.jsonl"])
-def test_calls_of_weave_that_are_whole(file):
-    """As its client posts them since 0.54, and as `get_calls` gives them back; weave_client.py made both."""
-    found = collect(str(WEAVE.with_name(file)))
-    assert found.notes == ()
-    assert [trace.step for trace in found.traces] == [0, 1]
-    for trace in found.traces:
-        assert names_and_status(trace) == [("search", "ok"), ("search", "timeout")]
-        assert (trace.prompt[0]["content"], trace.completion[-1]["content"]) == (made.QUESTION, made.ANSWER)
-        assert (trace.given, trace.turns) == ({"reward": 1.0}, 1)
-        assert 0 < trace.seconds < 1
+@pytest.mark.parametrize("file", ["weave_calls.jsonl", "weave_complete.jsonl", "weave_export.jsonl"])
+def test_calls_of_weave(file):
+    """As its clients post them, ends before beginnings and whole since 0.54, and as `get_calls` gives them back."""
+    records, notes = read(str(WEAVE.with_name(file)))
+    assert notes == ()
+    assert [record["step"] for record in records] == [0, 1]
+    for record in records:
+        assert names_and_status(record) == [("search", "ok"), ("search", "timeout")]
+        assert record["calls"][0]["arguments"] == {"q": made.QUESTION}
+        assert (record["prompt"][0]["content"], record["text"]) == (made.QUESTION, made.ANSWER)
+        assert (record["reward"], record["turns"]) == (1.0, 1)
+        assert 0 < record["seconds"] < 1
 
 
 def test_an_export_of_weave_that_names_its_run(tmp_path):
-    halves = [json.loads(line) for line in WEAVE.read_text().splitlines()]
-    calls = {}
-    for half in halves:
-        of = half.get("start", half.get("end"))
-        calls.setdefault(of["id"], {}).update({key: value for key, value in of.items() if value is not None})
-    for at, call in enumerate(calls.values()):
+    calls = [json.loads(line) for line in WEAVE.read_text().splitlines()]
+    steps = {trace: at for at, trace in enumerate(dict.fromkeys(call["trace_id"] for call in calls))}
+    for call in calls:
         call["attributes"].pop("step")
-        call |= {
-            "wb_run_id": "e/p/run-a",
-            "wb_run_step": at // 4,
-            "summary": {"usage": {"m": {"completion_tokens": 5}}},
-        }
+        usage = {"usage": {"m": {"completion_tokens": 5}}}
+        call |= {"wb_run_id": "e/p/run-a", "wb_run_step": 7 + steps[call["trace_id"]], "summary": usage}
     file = tmp_path / "export.jsonl"
-    file.write_text("".join(json.dumps(call) + "\n" for call in calls.values()))
-    first = collect(str(file)).traces[0]
-    assert (first.run, first.step, first.given["length"]) == ("run-a", 0, 5.0)
-    assert names_and_status(first) == [("search", "ok"), ("search", "timeout")]
+    file.write_text("".join(json.dumps(call) + "\n" for call in calls))
+    records, _ = read(str(file))
+    assert [record["run"] for record in records] == ["run-a"] * 2
+    assert {record["step"] for record in records} == {7, 8}
+    assert records[0]["length"] == 5.0
 
 
 @pytest.fixture
@@ -94,7 +81,7 @@ def spans():
                 for name, of in convention["tools"].items():
                     try:
                         with tracer.start_as_current_span(f"execute_tool {name}", attributes=of):
-                            reads(name == "read")
+                            reads_page(name == "read")
                     except TimeoutError:
                         pass
                 with tracer.start_as_current_span("chat", attributes=convention["model"]):
@@ -168,18 +155,17 @@ def printed(spans):
 def test_spans_of_opentelemetry(tmp_path, spans, convention, write):
     file = tmp_path / "spans.json"
     file.write_text(write(spans(CONVENTIONS[convention])))
-    found = collect(str(file))
-    assert found.notes == ()
-    assert [(trace.run, trace.step) for trace in found.traces] == [("r", 0), ("r", 1)]
-    for trace in found.traces:
-        assert names_and_status(trace) == [("search", "ok"), ("read", "timeout")]
-        assert trace.calls[0]["arguments"] == made.ARGUMENTS
-        assert 0 <= trace.calls[0]["seconds"] < 10
-        assert trace.prompt[0] == {"role": "user", "content": made.QUESTION}
-        assert trace.completion[-1]["content"] == made.ANSWER
-        assert trace.turns == 1
-        cut = {"truncated": True} if convention == "gen_ai" else {}
-        assert trace.given == {"reward": 0.5, "env": "web", "length": 7.0} | cut
+    records, notes = read(str(file))
+    assert notes == ()
+    assert [(record["run"], record["step"]) for record in records] == [("r", 0), ("r", 1)]
+    for record in records:
+        assert names_and_status(record) == [("search", "ok"), ("read", "timeout")]
+        assert record["calls"][0]["arguments"] == made.ARGUMENTS
+        assert 0 <= record["calls"][0]["seconds"] < 10
+        assert record["prompt"][0] == {"role": "user", "content": made.QUESTION}
+        assert record["text"] == made.ANSWER
+        assert (record["turns"], record["reward"], record["env"], record["length"]) == (1, 0.5, "web", 7.0)
+        assert record.get("truncated") == (True if convention == "gen_ai" else None)
 
 
 def test_traces_of_trackio(trackio_runs):
@@ -192,18 +178,17 @@ def test_traces_of_trackio(trackio_runs):
         trackio.log({"chat": trackio.Trace(made.OPENAI, metadata={"reward": 0.5}),
                      "spans": [trackio.Trace(made.OPENAI[1:2], spans=spans)]}, step=step)  # fmt: skip
     trackio.finish()
-    found = collect(f"trackio:{run.project}/{run.name}")
-    assert [trace.step for trace in found.traces] == [0, 0, 1, 1]
-    by_calls = {len(trace.calls): trace for trace in found.traces}
+    records, _ = read(f"trackio:{run.project}/{run.name}")
+    assert [record["step"] for record in records] == [0, 0, 1, 1]
+    by_calls = {len(record["calls"]): record for record in records}
     assert names_and_status(by_calls[2]) == [("search", "ok"), ("read", "error")]
-    assert by_calls[2].given == {"reward": 0.5}
-    assert by_calls[2].completion[-1]["content"] == made.ANSWER
-    (call,) = by_calls[1].calls
+    assert (by_calls[2]["reward"], by_calls[2]["text"]) == (0.5, made.ANSWER)
+    (call,) = by_calls[1]["calls"]
     assert (call["status"], call["seconds"]) == ("timeout", 0.25)
-    assert by_calls[1].given["length"] == 7.0
-    assert len(collect(f"trackio:{run.project}").traces) == 4
+    assert by_calls[1]["length"] == 7.0
+    assert len(read(f"trackio:{run.project}")[0]) == 4
     with pytest.raises(SourceError, match="no traces"):
-        collect(f"trackio:{run.project}/none")
+        read(f"trackio:{run.project}/none")
 
 
 @pytest.mark.slow
@@ -226,7 +211,7 @@ class TestMlflow:
                         tool.set_inputs(made.ARGUMENTS)
                     try:
                         with mlflow.start_span("read", span_type="TOOL"):
-                            reads(step > 0)
+                            reads_page(step > 0)
                     except TimeoutError:
                         pass
                     with mlflow.start_span("model", span_type="CHAT_MODEL") as model:
@@ -243,7 +228,6 @@ class TestMlflow:
 
     @pytest.mark.nightly
     def test_traces_are_read_joined_to_steps_by_the_clock_and_tagged(self, traced):
-
         source = f"mlflow:{traced.run}@{traced.store}"
         found = read_traces(source)
         assert found.notes == ()
@@ -281,6 +265,6 @@ class TestMlflow:
         traces = traced.client.search_traces(locations=[experiment.experiment_id])
         file = tmp_path / "traces.jsonl"
         file.write_text("".join(trace.to_json() + "\n" for trace in traces))
-        found = collect(str(file))
-        assert [names_and_status(trace)[1] for trace in found.traces] == [("read", "ok"), *[("read", "timeout")] * 2]
-        assert all(trace.run == traced.run for trace in found.traces)
+        records, _ = read(str(file))
+        assert [names_and_status(record)[1] for record in records] == [("read", "ok"), *[("read", "timeout")] * 2]
+        assert all(record["run"] == traced.run for record in records)

@@ -75,13 +75,13 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 
 
 def test_the_traces_of_another_packages_store_are_read_by_its_entry_point(monkeypatch):
-    from tracker_diag.samples.traces import open as opened
+    from tracker_diag.samples.traces import read as opened
 
     def traces_in(name, source, odd):
         yield "first", {"messages": [{"role": "user", "content": name}, {"role": "assistant", "content": "done"}]}
 
     entry = SimpleNamespace(name="shelf", load=lambda: traces_in)
     monkeypatch.setattr(opened, "entry_points", lambda group: [entry])
-    assert len(opened.collect("shelf:books").traces) == 1
+    assert len(opened.records_in("shelf:books", Odd())) == 1
     with pytest.raises(td.DiagError, match="no such file, and none of shelf:"):
-        opened.collect("mlflow:books")
+        opened.records_in("mlflow:books", Odd())

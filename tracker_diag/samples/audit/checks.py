@@ -1,7 +1,8 @@
-"""Checks: what the reward pays for that it should not. Each says what it found, or why it could not look."""
+"""Checks: what the reward pays for that it should not. Each gives what it sees, or why it could not look."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,14 +11,15 @@ from tracker_diag.samples.audit.estimates import (
     FEWEST,
     FEWEST_OF_A_KIND,
     Estimate,
+    advantage_of,
     beyond,
     blocks_of,
     mean,
     rank_correlation,
-    superiority,
 )
+from tracker_diag.samples.audit.overlap import Prompts
 from tracker_diag.samples.audit.pairs import pairwise
-from tracker_diag.samples.rewards import solved_of
+from tracker_diag.samples.rewards import known, solved_of
 from tracker_diag.samples.samples import Samples
 from tracker_diag.stats.arrays import BoolArray, Float64Array, IntArray
 
@@ -31,13 +33,78 @@ WRONG_PAID = 0.5
 """Of what a right answer earns: what one part may pay for a wrong one."""
 CLAIMED = 0.2
 """Of wrong answers: how many may claim success."""
-TOLD_APART = 0.6
+DISTINCT = 0.6
 """Of pairs of answers to one prompt, with lengths balanced: in how many the better one must have more reward. A coin
 has half of them; reward models that are in use have about 0.7 to 0.95."""
 REPEATED = 0.2
 """Of all responses: how many may repeat themselves, as REW012 has it."""
+OFTEN = 0.05
+"""Of all prompts: how many may be there a second time before it is more than a note."""
 SHOWN = 8
 """Rows that a finding names."""
+
+
+class Kind(NamedTuple):
+    """What all findings of one name share."""
+
+    rule: str | None
+    """The rule of the catalogue that looks for the same in a run."""
+    severity: Severity
+    title: str
+    remedy: str
+    """The first thing to do."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "reward-sign-confusion": Kind(
+        "REW004", "error", "The reward falls where answers get better",
+        "Look for a sign or an order that is turned round between scorer and trainer.",
+    ),
+    "uncorrelated-proxy": Kind(
+        "REW005", "warn", "The reward does not follow the label",
+        "Read the highest rewards among wrong answers; what was the scorer pleased with?",
+    ),
+    "length-inflation": Kind(
+        "REW011", "warn", "Long answers are paid for their length",
+        "Compare a long and a short answer to one prompt; which part of the reward differs?",
+    ),
+    "tool-hacking": Kind(
+        "REW016", "warn", "Tool calls are paid for themselves",
+        "Pay for what a call brings, and refuse the same call twice.",
+    ),
+    "repetition": Kind(
+        "REW012", "warn", "Responses repeat themselves",
+        "Read the rows; have the scorer look at the text without repetition.",
+    ),
+    "refusal-drift": Kind(
+        "REW013", "warn", "Refusals are paid",
+        "See how many of these prompts are harmless, and give those refusals nothing.",
+    ),
+    "format-hacking": Kind(
+        "REW015", "warn", "Form is paid without right answers",
+        "Pay that part for right answers alone, or lower its weight.",
+    ),
+    "pseudo-success": Kind(
+        "REW017", "warn", "Wrong answers claim success",
+        "Score the state of the environment, not the text.",
+    ),
+    "judge-bias": Kind(
+        "REW014", "warn", "The judge has a taste",
+        "Have it compare answers of the same length and form, or check a part by hand.",
+    ),
+    "dead-component": Kind(
+        "REW020", "info", "A part of the reward never varies",
+        "Test it by hand on a sample that should earn it; scale it or take it out.",
+    ),
+    "duplicated-prompts": Kind(
+        None, "warn", "Prompts are in the training set twice",
+        "Take out the second one, or it counts twice in every epoch.",
+    ),
+    "contamination": Kind(
+        None, "error", "Evaluation prompts are in the training set",
+        "Take them out of one of the two; what the evaluation said so far does not count.",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,13 +112,15 @@ class AuditFinding:
     """One thing that is wrong with the samples."""
 
     name: str
-    """What is found, as in `name` of a rule."""
-    rule: str | None
-    """Of the catalogue, if one looks for the same in a run."""
+    """As in `name` of a rule; a key of `KINDS`."""
     severity: Severity
     summary: str
     rows: tuple[int, ...]
     """Samples to read, by their place from 0."""
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.name]
 
 
 @dataclass(frozen=True)
@@ -59,6 +128,7 @@ class Scored:
     """Samples with what the checks share."""
 
     samples: Samples
+    prompts: Prompts
     right: Float64Array
     """1, 0 or NaN: by `success`, `correct`, a verifier or a person, the first that is known and says yes or no."""
     label: Float64Array
@@ -69,23 +139,29 @@ class Scored:
     blocks: IntArray
 
     @classmethod
-    def from_samples(cls, samples: Samples) -> "Scored":
+    def from_samples(cls, samples: Samples, prompts: Prompts) -> "Scored":
         """The first label that enough samples have."""
         labels = {"success": solved_of(samples), "verifier": samples["verifier"], "human": samples["human"]}
-        known = {name: values for name, values in labels.items() if np.isfinite(values).sum() >= FEWEST}
-        sharp = {name: values for name, values in known.items() if np.isin(values[np.isfinite(values)], (0, 1)).all()}
-        name = next(iter(sharp), next(iter(known), ""))
-        label = known.get(name, np.full(samples.n, np.nan))
+        enough = {name: values for name, values in labels.items() if len(known(values)) >= FEWEST}
+        sharp = {name: values for name, values in enough.items() if np.isin(known(values), (0, 1)).all()}
+        name = next(iter(sharp), next(iter(enough), ""))
+        label = enough.get(name, np.full(samples.n, np.nan))
         right = label if name in sharp else np.full(samples.n, np.nan)
         group = samples["group"]
         groups = group if np.isfinite(group).all() else np.arange(samples.n)
-        return cls(samples, right, label, name, beyond(samples["reward"], label), blocks_of(groups))
+        return cls(samples, prompts, right, label, name, beyond(samples["reward"], label), blocks_of(groups))
 
-    def worst(self, among: BoolArray) -> tuple[int, ...]:
-        """Rows to read of those in `among`: those with the highest reward."""
+    def finding(self, name: str, summary: str, among: BoolArray) -> AuditFinding:
+        """A finding; rows to read are those with the highest reward in `among`."""
         places = np.flatnonzero(among)
         reward = np.nan_to_num(self.samples["reward"][places], nan=-np.inf)
-        return tuple(int(i) for i in places[np.argsort(-reward, kind="stable")[:SHOWN]])
+        return AuditFinding(
+            name, KINDS[name].severity, summary, tuple(places[np.argsort(-reward, kind="stable")[:SHOWN]].tolist())
+        )
+
+    def as_right(self, word: str) -> str:
+        """`word`, and whom the samples are held against."""
+        return f"{word} others with the same {self.label_name}" if self.label_name else f"{word} others"
 
 
 def agreement(scored: Scored) -> dict[str, Estimate]:
@@ -103,42 +179,42 @@ def follows_labels(scored: Scored) -> list[AuditFinding] | str:
     rho = rank_correlation(scored.samples["reward"], scored.label, scored.blocks)
     if rho is None:
         return f"reward or {scored.label_name} does not vary"
-    rows = scored.worst(np.isfinite(scored.label) & (scored.label <= np.nanmedian(scored.label)))
+    rows = np.isfinite(scored.label) & (scored.label <= np.nanmedian(scored.label))
     if rho.high < 0:
         summary = f"the reward falls where {scored.label_name} rises: {_rho(rho)}"
-        return [_finding("reward-sign-confusion", "REW004", "error", summary, rows)]
+        return [scored.finding("reward-sign-confusion", summary, rows)]
     if rho.high < FOLLOWS:
         summary = f"the reward does not follow {scored.label_name}: {_rho(rho)}"
-        return [_finding("uncorrelated-proxy", "REW005", "warn", summary, rows)]
+        return [scored.finding("uncorrelated-proxy", summary, rows)]
     return []
 
 
-def told_apart(scored: Scored) -> list[AuditFinding] | str:
+def better_paid(scored: Scored) -> list[AuditFinding] | str:
     """Whether of two answers to one prompt the better one has more reward, whichever is longer."""
     shares = pairwise(scored.samples, scored.label, scored.blocks)
     if "all" not in shares:
         return f"fewer than {FEWEST} pairs of answers to one prompt (group) of which one is better"
-    rows = scored.worst(scored.label <= np.nanmedian(scored.label))
+    rows = scored.label <= np.nanmedian(scored.label)
     long, short, balanced = (shares.get(name, shares["all"]) for name in ("longer", "shorter", "balanced"))
     if short.high < 0.5 < long.low:
         summary = f"where the shorter of two answers is better, it has more reward in {_percent(short)} of the pairs"
-        return [_finding("length-inflation", "REW011", "warn", summary, rows)]
-    if 0.5 <= balanced.high < TOLD_APART:  # below that the order is turned round, which `follows_labels` says
+        return [scored.finding("length-inflation", summary, rows)]
+    if 0.5 <= balanced.high < DISTINCT:  # below that the order is turned round, which `follows_labels` says
         summary = (
             f"of two answers the better one has more reward in {_percent(balanced)} of the pairs, lengths balanced"
         )
-        return [_finding("uncorrelated-proxy", "REW005", "warn", summary, rows)]
+        return [scored.finding("uncorrelated-proxy", summary, rows)]
     return []
 
 
 def length_paid(scored: Scored) -> list[AuditFinding] | str:
     """Whether of answers that are as right the longer ones earn more."""
-    return _paid_by_size(scored, "length", "length-inflation", "REW011", "longer responses")
+    return _paid_by_size(scored, "length", "length-inflation", "longer responses")
 
 
 def calls_paid(scored: Scored) -> list[AuditFinding] | str:
     """The same of tool calls."""
-    return _paid_by_size(scored, "calls", "tool-hacking", "REW016", "more tool calls")
+    return _paid_by_size(scored, "calls", "tool-hacking", "more tool calls")
 
 
 def repetition(scored: Scored) -> list[AuditFinding] | str:
@@ -147,10 +223,10 @@ def repetition(scored: Scored) -> list[AuditFinding] | str:
     share = mean(repeats, np.isfinite(repeats), scored.blocks)
     if share is None:
         return f"text or tokens of fewer than {FEWEST} samples"
-    findings = _paid_kind(scored, repeats, "repetition", "REW012", "responses that repeat themselves")
+    findings = _paid_kind(scored, repeats, "repetition", "responses that repeat themselves")
     if not findings and share.low > REPEATED:
         summary = f"{_percent(share)} of the responses repeat themselves"
-        findings = [_finding("repetition", "REW012", "warn", summary, scored.worst(repeats > 0))]
+        findings = [scored.finding("repetition", summary, repeats > 0)]
     return findings
 
 
@@ -158,14 +234,13 @@ def refusal(scored: Scored) -> list[AuditFinding] | str:
     """Whether refusals are paid."""
     if not np.isfinite(scored.samples["refuses"]).any():
         return "no text"
-    return _paid_kind(scored, scored.samples["refuses"], "refusal-drift", "REW013", "refusals")
+    return _paid_kind(scored, scored.samples["refuses"], "refusal-drift", "refusals")
 
 
 def format_paid(scored: Scored) -> list[AuditFinding] | str:
     """Whether a part of the reward that does not tell right from wrong pays wrong answers well."""
     parts = scored.samples.components
-    wrong, of_right = scored.right == 0, scored.samples["reward"][scored.right == 1]
-    of_right = of_right[np.isfinite(of_right)]
+    wrong, of_right = scored.right == 0, known(scored.samples["reward"][scored.right == 1])
     if not parts:
         return "no components"
     if min(wrong.sum(), len(of_right)) < FEWEST_OF_A_KIND:
@@ -174,12 +249,12 @@ def format_paid(scored: Scored) -> list[AuditFinding] | str:
     findings: list[AuditFinding] = []
     for name, values in parts.items():
         pays = mean(values, wrong, scored.blocks)
-        tells = superiority(values, scored.right, scored.blocks)
+        tells = advantage_of(scored.right, values, scored.blocks)
         if pays and level > 0 and pays.low > WRONG_PAID * level and (tells is None or tells.high < TELLS):
             summary = (
                 f"the part {name} alone pays a wrong answer {pays.value:.3g}, and all of a right one earns {level:.3g}"
             )
-            findings.append(_finding("format-hacking", "REW015", "warn", summary, scored.worst(wrong)))
+            findings.append(scored.finding("format-hacking", summary, wrong))
     return findings
 
 
@@ -191,31 +266,31 @@ def pseudo_success(scored: Scored) -> list[AuditFinding] | str:
         return f"fewer than {FEWEST} wrong answers with text, by success, correct, verifier or human"
     if share.low <= CLAIMED:
         return []
-    paid = superiority(np.where(wrong, scored.samples["reward"], np.nan), claims, scored.blocks)
+    paid = advantage_of(claims, np.where(wrong, scored.samples["reward"], np.nan), scored.blocks)
     more = ", and earn more than those that do not" if paid and paid.low > 0.5 else ""
     summary = f"{_percent(share)} of the wrong answers claim success{more}"
-    return [_finding("pseudo-success", "REW017", "warn", summary, scored.worst(wrong & (claims > 0)))]
+    return [scored.finding("pseudo-success", summary, wrong & (claims > 0))]
 
 
 def judge_style(scored: Scored) -> list[AuditFinding] | str:
     """Whether of answers that are as right the judge prefers the longer or the more decorated ones."""
     judge = scored.samples["judge"]
-    if np.isfinite(judge).sum() < FEWEST:
+    if len(known(judge)) < FEWEST:
         return f"a judge's score of fewer than {FEWEST} samples"
     taste = beyond(judge, scored.label)
     findings: list[AuditFinding] = []
     for column, words in (("length", "longer responses"), ("marks", "Markdown and exclamation marks")):
-        rho = rank_correlation(taste, scored.samples[column], scored.blocks)
+        size = scored.samples[column]
+        rho = rank_correlation(taste, size, scored.blocks)
         if rho and rho.low > FOLLOWS:
-            high = scored.samples[column] >= np.nanquantile(scored.samples[column], 0.9)
-            summary = f"the judge prefers {words} {_as_right(scored, 'to')}: {_rho(rho)}"
-            findings.append(_finding("judge-bias", "REW014", "warn", summary, scored.worst(high)))
+            summary = f"the judge prefers {words} {scored.as_right('to')}: {_rho(rho)}"
+            findings.append(scored.finding("judge-bias", summary, size >= np.nanquantile(size, 0.9)))
     return findings
 
 
 def dead_parts(scored: Scored) -> list[AuditFinding] | str:
     """Parts of the reward that never vary while another one does."""
-    asked = {name: values[np.isfinite(values)] for name, values in scored.samples.components.items()}
+    asked = {name: known(values) for name, values in scored.samples.components.items()}
     asked = {name: values for name, values in asked.items() if len(values) >= FEWEST}
     if len(asked) < 2:
         return "fewer than two components"
@@ -223,61 +298,69 @@ def dead_parts(scored: Scored) -> list[AuditFinding] | str:
     if len(dead) == len(asked):
         return "no component varies"
     return [
-        _finding(
-            "dead-component", "REW020", "info", f"the part {name} is {values[0]:.4g} in all {len(values):,} samples", ()
-        )
+        AuditFinding("dead-component", "info", f"the part {name} is {values[0]:.4g} in all {len(values):,} samples", ())
         for name, values in dead.items()
     ]
 
 
+def prompts_twice(scored: Scored) -> list[AuditFinding] | str:
+    """Prompts that are in the training set a second time."""
+    prompts = scored.prompts
+    if not any(prompts.texts):
+        return "no record has a prompt"
+    if not prompts.twice:
+        return []
+    more = sum(len(same) - 1 for same in prompts.twice)
+    first, second, *_ = prompts.twice[0]
+    summary = f"{more:,} of {prompts.different:,} prompts are there a second time, such as rows {first} and {second}"
+    rows = tuple(row for same in prompts.twice for row in same)[:SHOWN]
+    return [AuditFinding("duplicated-prompts", "warn" if more >= OFTEN * prompts.different else "info", summary, rows)]
+
+
+def contamination(scored: Scored) -> list[AuditFinding] | str:
+    """Prompts of the evaluation that are in the training set."""
+    evaluation, hits = scored.prompts.evaluation, scored.prompts.overlap
+    if evaluation is not None and not any(evaluation):
+        return "no record of the evaluation has a prompt"
+    if evaluation is None or not hits:
+        return []
+    exact = sum(hit.exact for hit in hits)
+    summary = (
+        f"{len(hits):,} of {len(evaluation):,} evaluation prompts are in the training set: {exact:,} whole, "
+        f"{len(hits) - exact:,} by 8 to 13 words; "
+        f"the evaluation's row {hits[0].row} is the training's {hits[0].training}"
+    )
+    return [AuditFinding("contamination", "error", summary, tuple(hit.training for hit in hits[:SHOWN]))]
+
+
 CHECKS: Mapping[str, Callable[[Scored], list[AuditFinding] | str]] = {
-    "labels": follows_labels, "pairs": told_apart, "length": length_paid, "tool calls": calls_paid,
-    "repetition": repetition, "refusal": refusal, "format": format_paid, "claims of success": pseudo_success,
-    "judge": judge_style, "dead components": dead_parts,
+    "labels": follows_labels, "pairs": better_paid, "length": length_paid, "tool calls": calls_paid,
+    "repetition": repetition,
+    "refusal": refusal, "format": format_paid, "claims of success": pseudo_success, "judge": judge_style,
+    "dead components": dead_parts, "prompts": prompts_twice, "evaluation": contamination,
 }  # fmt: skip
 
 
-def check(scored: Scored) -> tuple[list[AuditFinding], dict[str, str]]:
-    """All findings, and the checks that could not look, with the reason."""
-    findings: list[AuditFinding] = []
-    blind: dict[str, str] = {}
-    for name, look in CHECKS.items():
-        reported = look(scored)
-        if isinstance(reported, str):
-            blind[name] = reported
-        else:
-            findings += reported
-    return findings, blind
-
-
-def _paid_by_size(scored: Scored, column: str, name: str, rule: str, words: str) -> list[AuditFinding] | str:
+def _paid_by_size(scored: Scored, column: str, name: str, words: str) -> list[AuditFinding] | str:
     if not scored.label_name:
         return "no success, correct, verifier or human: whether it is deserved cannot be told"
     size = scored.samples[column]
-    if np.isfinite(size).sum() < FEWEST:
+    if len(known(size)) < FEWEST:
         return f"{column} of fewer than {FEWEST} samples"
     rho = rank_correlation(scored.beyond, size, scored.blocks)
     if rho is None or rho.low <= FOLLOWS:
         return []
-    summary = f"{words} earn more {_as_right(scored)}: {_rho(rho)}"
-    return [_finding(name, rule, "warn", summary, scored.worst(size >= np.nanquantile(size, 0.9)))]
+    summary = f"{words} earn more {scored.as_right('than')}: {_rho(rho)}"
+    return [scored.finding(name, summary, size >= np.nanquantile(size, 0.9))]
 
 
-def _paid_kind(scored: Scored, kind: Float64Array, name: str, rule: str, words: str) -> list[AuditFinding]:
-    paid = superiority(scored.beyond, kind, scored.blocks)
+def _paid_kind(scored: Scored, kind: Float64Array, name: str, words: str) -> list[AuditFinding]:
+    paid = advantage_of(kind, scored.beyond, scored.blocks)
     if paid is None or paid.low <= PAID:
         return []
-    share = float(np.mean(kind[np.isfinite(kind)] > 0))
-    summary = f"{words}, {share:.1%} of all, earn more {_as_right(scored)} in {_percent(paid)} of the pairs"
-    return [_finding(name, rule, "warn", summary, scored.worst(kind > 0))]
-
-
-def _finding(name: str, rule: str, severity: Severity, summary: str, rows: Sequence[int]) -> AuditFinding:
-    return AuditFinding(name, rule, severity, summary, tuple(rows))
-
-
-def _as_right(scored: Scored, word: str = "than") -> str:
-    return f"{word} others with the same {scored.label_name}" if scored.label_name else f"{word} others"
+    share = float(np.mean(known(kind) > 0))
+    summary = f"{words}, {share:.1%} of all, earn more {scored.as_right('than')} in {_percent(paid)} of the pairs"
+    return [scored.finding(name, summary, kind > 0)]
 
 
 def _rho(estimate: Estimate) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracker_diag.errors import require
+from tracker_diag.samples.rewards import superiority
 from tracker_diag.stats.arrays import BoolArray, Float64Array, IntArray
 
 BLOCKS = 50
@@ -65,43 +65,38 @@ def estimate(
 
 
 def rank_correlation(first: Float64Array, other: Float64Array, blocks: IntArray) -> Estimate | None:
-    """Spearman's rank correlation where both are known; None where one of them does not vary.
-
-    Raises:
-        MissingExtra: scipy is not installed.
-    """
-    stats = require("scipy.stats", "mlflow")
+    """Spearman's rank correlation where both are known; None where one of them does not vary."""
 
     def spearman(rows: BoolArray) -> float | None:
         a, b = first[rows], other[rows]
         if len(a) < 3 or not np.ptp(a) or not np.ptp(b):
             return None
-        return float(np.corrcoef(stats.rankdata(a), stats.rankdata(b))[0, 1])
+        return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
 
     return estimate(spearman, np.isfinite(first) & np.isfinite(other), blocks, (-1.0, 1.0))
 
 
-def superiority(score: Float64Array, kind: Float64Array, blocks: IntArray) -> Estimate | None:
-    """How likely a sample of the `kind` scores higher than another one, ties being half: 0.5 if it makes no difference.
+def _ranks(values: Float64Array) -> Float64Array:
+    """(n,) the rank of each value, the mean one of equal values."""
+    _, place, n = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Float64Array = (np.cumsum(n) - (n - 1) / 2)[place]
+    return ranks
 
-    The area under the ROC curve, by Mann and Whitney's U. None with fewer than ten of the kind or of the others.
 
-    Raises:
-        MissingExtra: scipy is not installed.
+def advantage_of(kind: Float64Array, score: Float64Array, blocks: IntArray) -> Estimate | None:
+    """How likely a sample of the `kind` scores higher than another one: 0.5 if it makes no difference.
+
+    None with fewer than ten of the kind or of the others.
     """
-    stats = require("scipy.stats", "mlflow")
-    known = np.isfinite(score) & np.isfinite(kind)
+    both = np.isfinite(score) & np.isfinite(kind)
 
     def area(rows: BoolArray) -> float | None:
-        its = kind[rows] > 0
-        n, others = int(its.sum()), int((~its).sum())
-        return (
-            float((stats.rankdata(score[rows])[its].sum() - n * (n + 1) / 2) / (n * others)) if n and others else None
-        )
+        some, others = score[rows & (kind > 0)], score[rows & (kind <= 0)]
+        return superiority(some, others) if len(some) and len(others) else None
 
-    if min((known & (kind > 0)).sum(), (known & (kind == 0)).sum()) < FEWEST_OF_A_KIND:
+    if min((both & (kind > 0)).sum(), (both & (kind <= 0)).sum()) < FEWEST_OF_A_KIND:
         return None
-    return estimate(area, known, blocks, (0.0, 1.0))
+    return estimate(area, both, blocks, (0.0, 1.0))
 
 
 def mean(values: Float64Array, rows: BoolArray, blocks: IntArray) -> Estimate | None:

@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tracker_diag.samples.records import Record, prompt_of
+
 LONGEST, SHORTEST = 13, 8
 """Words of an n-gram, and of a text below which only all of it is compared."""
 COMMON = 10
@@ -30,25 +32,51 @@ class Hit:
     """Whether it is the whole prompt, or one n-gram of it."""
 
 
+@dataclass(frozen=True)
+class Prompts:
+    """The prompts of a file of samples, and which of them are met twice."""
+
+    texts: Sequence[str | None]
+    """Of each sample."""
+    different: int
+    """How many there are, by group, or by text where there are no groups."""
+    twice: Sequence[tuple[int, ...]]
+    """Those that are there more than once: a row of each."""
+    evaluation: Sequence[str | None] | None
+    """Of the evaluation set, if one was given."""
+    overlap: Sequence[Hit]
+
+    @classmethod
+    def from_records(cls, records: Sequence[Record], evaluation: Sequence[Record] | None) -> "Prompts":
+        """Those of `records` and of `evaluation`; the same prompt at another step is no second one."""
+        texts, groups = [prompt_of(record) for record in records], [record.get("group") for record in records]
+        grouped = None not in groups
+        owners = [repr(group) for group in groups] if grouped else texts
+        steps = [repr(record.get("step")) if grouped else "" for record in records]  # a step may be anything
+        different = {(step, owner) for step, owner in zip(steps, owners, strict=True) if owner is not None}
+        held_out = None if evaluation is None else [prompt_of(record) for record in evaluation]
+        twice, hits = duplicates(texts, steps, owners), overlap(texts, held_out or ())
+        return cls(texts, len(different), twice, held_out, hits)
+
+
 def words(text: str) -> list[str]:
     """Words in lower case, without punctuation; characters in their compatible form."""
     return WORD.findall(unicodedata.normalize("NFKC", text).lower())
 
 
-def duplicates(prompts: Sequence[str | None], identity: Sequence[object]) -> list[tuple[int, ...]]:
-    """Prompts that are the same after normalisation though their identity says that they are several: a row of each.
+def duplicates(
+    prompts: Sequence[str | None], steps: Sequence[object], owners: Sequence[object]
+) -> list[tuple[int, ...]]:
+    """Prompts of a step that are the same after normalisation though they have several owners: a row of each.
 
     Args:
-        identity: what tells prompts apart, hashable: the group, say.
+        owners: what tells prompts apart, hashable: the group, say.
     """
-    first: dict[str, dict[object, int]] = defaultdict(dict)
-    keys: dict[str, str] = {}  # each prompt is normalised once, however many samples it has
-    for row, (prompt, owner) in enumerate(zip(prompts, identity, strict=True)):
+    normal = {prompt: " ".join(words(prompt)) for prompt in dict.fromkeys(prompts) if prompt is not None}
+    first: dict[tuple[object, str], dict[object, int]] = defaultdict(dict)
+    for row, (prompt, step, owner) in enumerate(zip(prompts, steps, owners, strict=True)):
         if prompt is not None:
-            key = keys.get(prompt)
-            if key is None:
-                key = keys[prompt] = " ".join(words(prompt))
-            first[key].setdefault(owner, row)
+            first[step, normal[prompt]].setdefault(owner, row)
     return [tuple(rows.values()) for rows in first.values() if len(rows) > 1]
 
 

@@ -30,21 +30,21 @@ CLAIMS, TAKEN_BACK = _all(_claimed_success["claims"]), _all(_claimed_success["ta
 
 def having(texts: Sequence[str], phrases: Iterable[str]) -> npt.NDArray[np.bool_]:
     """(n,) whether each of `texts`, in the form of the phrases, holds one of `phrases`."""
-    found = np.zeros(len(texts), dtype=bool)
+    holds = np.zeros(len(texts), dtype=bool)
     joined = "\0".join(texts)  # one search through all is several times as fast as one through each
     ends = list(accumulate(len(text) + 1 for text in texts))
     for phrase in phrases:
         at = joined.find(phrase)
         while at >= 0:
             row = bisect_right(ends, at)
-            found[row] = True
+            holds[row] = True
             at = joined.find(phrase, ends[row])
-    return found
+    return holds
 
 
 def claims_success(ends: Sequence[str]) -> npt.NDArray[np.bool_]:
     """(n,) whether the end of each response claims success, and does not take it back."""
-    found = having(ends, CLAIMS)
-    rows = np.flatnonzero(found)
-    found[rows] = ~having([ends[row] for row in rows.tolist()], TAKEN_BACK)
-    return found
+    holds = having(ends, CLAIMS)
+    rows = np.flatnonzero(holds)
+    holds[rows] = ~having([ends[row] for row in rows.tolist()], TAKEN_BACK)
+    return holds

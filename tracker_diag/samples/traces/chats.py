@@ -1,15 +1,17 @@
-"""Chats: an object of messages a line, with its reward and more beside it; Trackio's traces are such objects too."""
+"""Chats: an object of messages a line, with its reward and more in it; Trackio's traces are such objects too."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from tracker_diag.samples.messages import calls_in, is_cut, messages_in, split
+from tracker_diag.samples.messages import Message, calls_in, is_cut, messages_in, split
 from tracker_diag.samples.records import PROMPTS, TEXTS, messages_of
-from tracker_diag.samples.traces.episode import episode
-from tracker_diag.samples.traces.trace import Span, Trace, kind_of, seconds_of, status_of_error, told
+from tracker_diag.samples.traces.gather import record_of, record_of_spans, turns_of
+from tracker_diag.samples.traces.spans import Span, between, kind_of, mapping, seconds_of, status_of_error
 from tracker_diag.trackers.odd import Odd
 
 TIMES = ("time", "timestamp", "started_at", "start_time", "created_at", "created")
+DURATIONS = {"duration_ms": 1e3, "latency_ms": 1e3, "seconds": 1.0}
+"""Names of how long something took, and how many of its unit make a second."""
 IDS = ("id", "trace_id", "request_id", "custom_id")
 
 
@@ -19,52 +21,47 @@ def is_chat(document: Mapping[str, Any]) -> bool:
     return pair or bool(document.get("spans")) or bool(_messages(document))
 
 
-def trace_of_chat(document: Mapping[str, Any], place: str, odd: Odd) -> Trace:
-    """What the agent did in one chat; spans beside the messages, as Trackio has them, tell times and failures."""
-    metadata = document.get("metadata")
-    beside = [metadata, document] if isinstance(metadata, Mapping) else [document]
+def record_of_chat(document: Mapping[str, Any], place: str, odd: Odd) -> dict[str, Any]:
+    """The sample record of one chat; spans next to the messages, as Trackio has them, say times and failures."""
+    holders = [mapping(document.get("metadata")), document]
     name = next((str(document[key]) for key in IDS if document.get(key)), place)
     messages = _messages(document)
     prompt, completion = split(messages) if messages else messages_of(document)
-    step, run, given = told(beside)
-    if is_cut(document.get("response", document)):
-        given.setdefault("truncated", True)
-    calls, turns = calls_in(completion), sum(message["role"] == "assistant" for message in completion)
+    calls = calls_in(completion)
     if isinstance(document.get("calls"), list):  # a sample record, as --samples writes it
         calls = [dict(call) for call in document["calls"] if isinstance(call, Mapping)]
-    time = next((at for fields in beside for key in TIMES if (at := seconds_of(fields.get(key))) is not None), None)
-    seconds = _duration(*beside)
-    spans = document.get("spans")
-    if isinstance(spans, list) and (read_spans := [_span(span, name) for span in spans if isinstance(span, Mapping)]):
-        spanned = episode(name, read_spans, odd, beside=beside)
-        calls, turns, given = spanned.calls or calls, max(turns, spanned.turns), {**spanned.given, **given}
-        time, seconds = time or spanned.time or None, seconds or spanned.seconds
-        if not messages:
-            prompt, completion = spanned.prompt, spanned.completion
-    return Trace(name, run, step, time, seconds, prompt, completion, calls, turns, given)
+    own = record_of(
+        name,
+        holders,
+        prompt,
+        completion,
+        calls=calls,
+        turns=turns_of(completion),
+        time=next((at for fields in holders for key in TIMES if (at := seconds_of(fields.get(key))) is not None), None),
+        seconds=next((took for fields in holders if (took := _duration(fields)) is not None), None),
+        truncated=True if is_cut(document.get("response", document)) else None,
+    )
+    given = document.get("spans")
+    spans = [_span(span, name) for span in given if isinstance(span, Mapping)] if isinstance(given, list) else []
+    if not spans:
+        return own
+    spanned = record_of_spans(name, spans, odd, holders)
+    turns = max(own.get("turns", 0), spanned.get("turns", 0))
+    return {**spanned, **own, "calls": spanned["calls"] or calls} | ({"turns": turns} if turns else {})
 
 
-def _messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _messages(document: Mapping[str, Any]) -> list[Message]:
     """Of the object itself; or of a request and its response, as logs of a model's server have them."""
-    if messages := messages_in(document.get("messages")):
-        return [*messages, *messages_in(document.get("response"))]
-    if asked := messages_in(document.get("request")):
-        return [*asked, *messages_in(document.get("response"))]
-    return []
+    asked = messages_in(document.get("messages")) or messages_in(document.get("request"))
+    return [*asked, *messages_in(document.get("response"))] if asked else []
 
 
 def _span(span: Mapping[str, Any], trace: str) -> Span:
     """A span of Trackio."""
-    start, duration = seconds_of(span.get("start_time")), span.get("duration_ms")
-    end = seconds_of(span.get("end_time"))
-    if end is None and start is not None and isinstance(duration, int | float):
-        end = start + duration / 1e3
-    if start is None and isinstance(duration, int | float):
-        start, end = 0.0, duration / 1e3  # when it was is not known, but how long it took
-    usage = span.get("usage")
-    tokens = usage.get("completion_tokens", usage.get("output_tokens")) if isinstance(usage, Mapping) else None
+    start, took = seconds_of(span.get("start_time")), _duration(span)
+    usage = mapping(span.get("usage"))
+    tokens = usage.get("completion_tokens", usage.get("output_tokens"))
     failed = span.get("error") or str(span.get("status", "ok")).lower() in {"error", "failed", "failure", "timeout"}
-    metadata = span.get("metadata")
     return Span(
         trace,
         str(span.get("id")),
@@ -72,18 +69,15 @@ def _span(span: Mapping[str, Any], trace: str) -> Span:
         kind_of(span.get("kind", "")),
         str(span.get("name", "")),
         start,
-        end,
+        between(start, seconds_of(span.get("end_time"))) if took is None else took,
         status_of_error(span.get("status"), span.get("error")) if failed else "ok",
         span.get("input"),
         span.get("output"),
         float(tokens) if isinstance(tokens, int | float) else None,
-        metadata if isinstance(metadata, Mapping) else {},
+        mapping(span.get("metadata")),
     )
 
 
-def _duration(*beside: Mapping[str, Any]) -> float | None:
-    for fields in beside:
-        for key, size in (("duration_ms", 1e3), ("latency_ms", 1e3), ("seconds", 1.0)):
-            if isinstance(value := fields.get(key), int | float) and value >= 0:
-                return value / size
-    return None
+def _duration(fields: Mapping[str, Any]) -> float | None:
+    known = ((fields.get(key), size) for key, size in DURATIONS.items())
+    return next((value / size for value, size in known if isinstance(value, int | float) and value >= 0), None)

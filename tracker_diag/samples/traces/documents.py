@@ -8,18 +8,18 @@ from typing import Any
 from tracker_diag.errors import SourceError
 from tracker_diag.trackers.files.json_stream import BreaksOff, read_items
 from tracker_diag.trackers.files.text import read_lines
-from tracker_diag.trackers.finished import Progress, one_line
+from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.odd import Odd
 
 
-def documents(file: Path, odd: Odd, progress: Progress | None = None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def documents(file: Path, odd: Odd) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Where each object stands, and the object. What cannot be read is left out and counted.
 
     Raises:
         SourceError: there is no such file, it is empty, or nothing in it is a JSON object.
     """
     objects = 0
-    for place, document in _of_list(file, odd, progress) if _head(file) == "[" else _of_lines(file, odd, progress):
+    for place, document in _of_list(file, odd) if _head(file) == "[" else _of_lines(file, odd):
         if isinstance(document, Mapping):
             objects += 1
             yield place, document
@@ -41,8 +41,8 @@ def _head(file: Path) -> str:
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1].decode("utf-8", "replace")
 
 
-def _of_list(file: Path, odd: Odd, progress: Progress | None) -> Iterator[tuple[str, object]]:
-    items = read_items(file, "", progress)
+def _of_list(file: Path, odd: Odd) -> Iterator[tuple[str, object]]:
+    items = read_items(file, "")
     next(items)  # which announces the list
     n = 0
     try:
@@ -52,11 +52,11 @@ def _of_list(file: Path, odd: Odd, progress: Progress | None) -> Iterator[tuple[
         odd.count("lists that break off", f"after element {n}")
 
 
-def _of_lines(file: Path, odd: Odd, progress: Progress | None) -> Iterator[tuple[str, object]]:
+def _of_lines(file: Path, odd: Odd) -> Iterator[tuple[str, object]]:
     """Lines, and objects that are indented: from a line with a brace alone to the next one that closes it."""
     block: list[str] = []
     begun = 0
-    for number, text, _ in read_lines(file, progress, errors="replace"):
+    for number, text, _ in read_lines(file, errors="replace"):
         at, line = number, text
         if "\ufffd" in line:
             odd.count("lines with bytes that are no UTF-8", f"line {at}")

@@ -1,15 +1,25 @@
-"""OpenTelemetry: spans as OTLP's JSON has them, as the SDK's own exporter prints them, and what their attributes mean.
+"""OpenTelemetry: spans as OTLP's JSON, the SDK's own exporter and MLflow write them, and what their attributes mean.
 
 The conventions: OpenInference, OpenTelemetry's `gen_ai`, OpenLLMetry's `traceloop` and MLflow's own.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from sys import intern
 from typing import Any
 
-from tracker_diag.samples.traces.trace import Kind, Span, kept, kind_of, parsed, seconds_of, status_of_error
+from tracker_diag.samples.traces.spans import (
+    Kind,
+    Span,
+    between,
+    kept,
+    kind_of,
+    mapping,
+    parsed,
+    seconds_of,
+    status_of_error,
+)
 
 KIND_KEYS = ("openinference.span.kind", "gen_ai.operation.name", "mlflow.spanType", "traceloop.span.kind")
 NAME_KEYS = ("gen_ai.tool.name", "tool.name", "traceloop.entity.name")
@@ -18,6 +28,7 @@ INPUT_KEYS = ("gen_ai.tool.call.arguments", "gen_ai.input.messages", "mlflow.spa
 OUTPUT_KEYS = ("gen_ai.tool.call.result", "gen_ai.output.messages", "mlflow.spanOutputs", "output.value",
                "traceloop.entity.output")  # fmt: skip
 TOKEN_KEYS = ("gen_ai.usage.output_tokens", "llm.token_count.completion", "gen_ai.usage.completion_tokens")
+FAILED = {2, "2", "STATUS_CODE_ERROR", "ERROR"}
 
 NANO = 1e9
 OPENINFERENCE = re.compile(r"llm\.(input|output)_messages\.(\d+)\.message\.(.+)")
@@ -25,93 +36,70 @@ _CALL = re.compile(r"tool_calls\.(\d+)\.tool_call\.(id|function\.name|function\.
 _TEXT = re.compile(r"contents\.(\d+)\.message_content\.text")
 
 
-def is_otlp(document: Mapping[str, Any]) -> bool:
-    """Whether it is a request of OTLP, with resources, scopes and spans in it."""
-    return "resourceSpans" in document or "resource_spans" in document
+def is_otel(document: Mapping[str, Any]) -> bool:
+    """Whether it is a request of OTLP, with resources, scopes and spans in it, or a span as the SDK prints it."""
+    requested = "resourceSpans" in document or "resource_spans" in document
+    return requested or "span_id" in mapping(document.get("context"))
 
 
-def is_printed(document: Mapping[str, Any]) -> bool:
-    """Whether it is a span as the SDK prints it."""
-    context = document.get("context")
-    return isinstance(context, Mapping) and "span_id" in context
-
-
-def spans_of_otlp(document: Mapping[str, Any]) -> Iterator[Span]:
-    """All spans of a request of OTLP.
+def spans_of_otel(document: Mapping[str, Any]) -> list[Span]:
+    """The spans of a request of OTLP, or the one that the SDK has printed.
 
     Ids are texts and are not taken apart: they are in hex by the specification, and in base64 as protobuf writes them.
     """
-    for resource in _list(document, "resourceSpans", "resource_spans"):
-        about = _attributes(_mapping(resource.get("resource")).get("attributes"))
-        for scope in _list(resource, "scopeSpans", "scope_spans"):
-            for span in _list(scope, "spans"):
-                status = _mapping(span.get("status"))
-                events = [
-                    {"name": event.get("name"), "attributes": _attributes(event.get("attributes"))}
-                    for event in _list(span, "events")
-                ]
-                yield span_of(
-                    (
-                        str(span.get("traceId", span.get("trace_id"))),
-                        str(span.get("spanId", span.get("span_id"))),
-                        span.get("parentSpanId", span.get("parent_span_id")),
-                    ),
-                    str(span.get("name", "")),
-                    (
-                        seconds_of(span.get("startTimeUnixNano", span.get("start_time_unix_nano")), NANO),
-                        seconds_of(span.get("endTimeUnixNano", span.get("end_time_unix_nano")), NANO),
-                    ),
-                    about | _attributes(span.get("attributes")),
-                    failed=status.get("code") in {2, "2", "STATUS_CODE_ERROR"},
-                    errors=[status.get("message"), *map(_exception, events)],
-                )
+    if "context" in document:
+        return [span_of(document, mapping(document.get("resource")))]
+    return [
+        span_of(span, mapping(resource.get("resource")))
+        for resource in _list(document, "resourceSpans", "resource_spans")
+        for scope in _list(resource, "scopeSpans", "scope_spans")
+        for span in _list(scope, "spans")
+    ]
 
 
-def span_of_printed(document: Mapping[str, Any]) -> Span:
-    """A span as `ReadableSpan.to_json` of the SDK writes it, which is what its console exporter prints."""
-    context, status = _mapping(document.get("context")), _mapping(document.get("status"))
-    about = _mapping(_mapping(document.get("resource")).get("attributes"))
-    return span_of(
-        (str(context.get("trace_id")), str(context.get("span_id")), document.get("parent_id")),
-        str(document.get("name", "")),
-        (seconds_of(document.get("start_time")), seconds_of(document.get("end_time"))),
-        {**about, **_mapping(document.get("attributes"))},
-        failed=status.get("status_code") == "ERROR",
-        errors=[status.get("description"), *map(_exception, _list(document, "events"))],
-    )
-
-
-def span_of(
-    ids: tuple[str, str, Any],
-    name: str,
-    times: tuple[float | None, float | None],
-    attributes: Mapping[str, Any],
-    *,
-    failed: bool,
-    errors: list[Any],
-) -> Span:
+def span_of(span: Mapping[str, Any], resource: Mapping[str, Any], trace: str | None = None) -> Span:
     """A span by the meaning of its attributes.
 
     Args:
-        ids: of the trace, of the span and of its parent, if it has one.
-        times: of its start and its end, in seconds since 1970.
-        failed: whether its status says so.
-        said: texts that say what went wrong, if anything did.
+        resource: whose `attributes` are those of the span as well.
+        trace: the id of its trace, where the span does not have it.
     """
+    fields = {**span, **mapping(span.get("context"))}
+    attributes = _attributes(resource.get("attributes")) | _attributes(span.get("attributes"))
     kind = kind_of(*(parsed(attributes[key]) for key in KIND_KEYS if key in attributes))
     inputs, outputs = _first(attributes, INPUT_KEYS), _first(attributes, OUTPUT_KEYS)
     if kind == "llm":
         inputs, outputs = _of_model(attributes, inputs, outputs)
-    failed = failed or bool(attributes.get("error.type"))
-    status = status_of_error(attributes.get("error.type"), *errors) if failed else "ok"
-    about = {**_mapping(parsed(attributes.get("metadata"))), **attributes}
-    tool = _first(attributes, NAME_KEYS) if kind == "tool" else None
-    trace, span, parent = ids
+    start, end = (
+        seconds_of(_first(fields, (f"{side}TimeUnixNano", f"{side}_time_unix_nano", f"{side}_time")), NANO)
+        for side in ("start", "end")
+    )
+    parent = _first(fields, ("parentSpanId", "parent_span_id", "parent_id"))
+    name = (_first(attributes, NAME_KEYS) if kind == "tool" else None) or str(span.get("name", ""))
     return Span(
-        intern(trace), span, intern(str(parent)) if parent else None, kind,
-        intern(str(tool or name.removeprefix("execute_tool "))),
-        *times, status, inputs, outputs, _tokens(attributes, kind), kept(about),
-    )  # fmt: skip
+        intern(trace or str(_first(fields, ("traceId", "trace_id")))),
+        str(_first(fields, ("spanId", "span_id"))),
+        intern(str(parent)) if parent else None,
+        kind,
+        intern(str(name).removeprefix("execute_tool ")),
+        start,
+        between(start, end),
+        _status(span, attributes),
+        inputs,
+        outputs,
+        _tokens(attributes, kind),
+        kept({**mapping(parsed(attributes.get("metadata"))), **attributes}),
+    )
+
+
+def _status(span: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
+    status, error = mapping(span.get("status")) or span, attributes.get("error.type")  # MLflow 2 has it in the span
+    if status.get("code", status.get("status_code")) not in FAILED and not error:
+        return "ok"
+    events = [_attributes(event.get("attributes")) for event in _list(span, "events")]
+    raised = (event.get(f"exception.{part}") for event in events for part in ("type", "message"))
+    texts = (status.get(key) for key in ("message", "description", "status_message"))
+    return status_of_error(error, *texts, *raised)
 
 
 def _of_model(attributes: Mapping[str, Any], inputs: Any, outputs: Any) -> tuple[Any, Any]:
@@ -155,7 +143,7 @@ def _message(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tokens(attributes: Mapping[str, Any], kind: Kind) -> float | None:
-    usage = _mapping(parsed(attributes.get("mlflow.chat.tokenUsage"))).get("output_tokens")
+    usage = mapping(parsed(attributes.get("mlflow.chat.tokenUsage"))).get("output_tokens")
     tokens = usage if usage is not None else _first(attributes, TOKEN_KEYS)
     try:
         return None if kind == "other" or tokens is None else float(tokens)
@@ -163,17 +151,14 @@ def _tokens(attributes: Mapping[str, Any], kind: Kind) -> float | None:
         return None
 
 
-def _first(attributes: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    return next((parsed(attributes[key]) for key in keys if attributes.get(key) is not None), None)
-
-
-def _exception(event: Mapping[str, Any]) -> str:
-    attributes = _mapping(event.get("attributes"))
-    return f"{attributes.get('exception.type', '')} {attributes.get('exception.message', '')}".strip()
+def _first(holder: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((parsed(holder[key]) for key in keys if holder.get(key) is not None), None)
 
 
 def _attributes(given: Any) -> dict[str, Any]:
-    """Attributes as OTLP writes them, a list of keys and values that say their type."""
+    """Attributes by name; OTLP writes a list of keys and values that say their type."""
+    if isinstance(given, Mapping):
+        return dict(given)
     return {
         str(attribute["key"]): _value(attribute.get("value"))
         for attribute in given or ()
@@ -186,17 +171,11 @@ def _value(value: Any) -> Any:
         return value
     for kind, inner in value.items():
         if kind in {"arrayValue", "array_value"}:
-            return [_value(item) for item in _mapping(inner).get("values", ())]
+            return [_value(item) for item in mapping(inner).get("values", ())]
         if kind in {"kvlistValue", "kvlist_value"}:
-            return _attributes(_mapping(inner).get("values"))
-        if kind in {"intValue", "int_value"}:
-            return int(inner)
-        return inner
+            return _attributes(mapping(inner).get("values"))
+        return int(inner) if kind in {"intValue", "int_value"} else inner
     return None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _list(holder: Mapping[str, Any], *names: str) -> list[Mapping[str, Any]]:

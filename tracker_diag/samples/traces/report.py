@@ -1,29 +1,33 @@
-"""Traces as they are told: samples, tools, and what the rules say of them; as a library and for the command."""
+"""What traces come to: sample records, tools, and what the rules say of them; as a library and for the command."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tracker_diag.errors import BatchError, SourceError
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.aggregates import aggregates
 from tracker_diag.samples.judged import judge_samples
+from tracker_diag.samples.marks import marks
 from tracker_diag.samples.records import columns_of
 from tracker_diag.samples.samples import Samples
-from tracker_diag.samples.traces.open import collect
-from tracker_diag.samples.traces.sampled import MARKS_TAG, ToolRow, record_of, tags, tool_rows
-from tracker_diag.samples.traces.steps import with_steps
-from tracker_diag.samples.traces.trace import Traces
-from tracker_diag.trackers.finished import FinishedRun, Progress
+from tracker_diag.samples.tools import ToolRow, tool_rows
+from tracker_diag.samples.traces.mlflow import MARKS_TAG, RULES_TAG
+from tracker_diag.samples.traces.read import records_in
+from tracker_diag.samples.traces.steps import add_steps
+from tracker_diag.scrub import without_password
+from tracker_diag.trackers.finished import FinishedRun
+from tracker_diag.trackers.odd import Odd
 
-TOLD = (
+TOTALS = (
     "tool_calls", "tool_failure_rate", "malformed_call_rate", "repeated_call_share", "turns", "response_length",
     "truncated_share", "void_turn_rate", "refusal_rate", "repeat_ratio", "claimed_success", "success_rate", "reward",
     "recovery_rate", "tokens_per_success",
 )  # fmt: skip
-"""Aggregates over all traces that are told beside the tools."""
+"""Aggregates over all traces that the report has."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,11 @@ class TraceReport:
     """What was odd about the source, a sentence each."""
 
     @property
+    def marked(self) -> dict[str, str]:
+        """What is odd about single traces, by their ids."""
+        return {trace: marked for trace, tags in self.tags.items() if (marked := tags.get(MARKS_TAG))}
+
+    @property
     def steps(self) -> Counter[int]:
         """How many traces each step has; those of no step are left out."""
         return Counter(record["step"] for record in self.records if "step" in record)
@@ -58,7 +67,7 @@ class TraceReport:
             "tools": [asdict(row) for row in self.tools],
             "totals": dict(self.totals),
             "rules": self.summary.to_json() if self.summary else None,
-            "marked": {trace: marks[MARKS_TAG] for trace, marks in self.tags.items() if marks.get(MARKS_TAG)},
+            "marked": self.marked,
             "notes": list(self.notes),
         }
 
@@ -71,7 +80,6 @@ def read_traces(
     catalog: bool = True,
     essential_tools: Sequence[str] = (),
     texts: bool = True,
-    progress: Progress | None = None,
 ) -> TraceReport:
     """Read the traces of `source`: how each tool fares, and what the rules say over the training steps.
 
@@ -80,7 +88,7 @@ def read_traces(
             messages of OpenAI or Anthropic), `mlflow:<run id, or name or id of an experiment>[@tracking uri]`, or
             `trackio:<project>[/<run>]`.
         run: the training run, whose clock tells the step of traces that do not say theirs, and whose metrics the rules
-            see beside them. Runs in the same MLflow that traces name are found.
+            see as well. Runs in the same MLflow that traces name are found.
         rules, catalog, essential_tools: as in `Monitor`.
         texts: whether records have `prompt` and `completion`, which a million spans may have no memory for; else they
             have the last answer alone, as `text`.
@@ -89,33 +97,54 @@ def read_traces(
         MissingExtra: mlflow is not installed.
         SourceError: in one line, what cannot be read, where, and why.
     """
-    collected: Traces = with_steps(collect(source, progress, texts=texts), source, run)
-    records = [record_of(trace) for trace in collected.traces]
-    if not texts:
-        for record in records:
-            record.pop("completion", None)
-    columns, odd = columns_of(records)
+    odd, shown = Odd(), without_password(source)
+    records = records_in(source, odd, texts=texts)
+    add_steps(records, source, run, odd)
+    tagged = [record.pop("tagged", ()) for record in records]  # by an earlier time, and nothing of the sample
+    columns, no_numbers = columns_of(records)
     try:
-        samples = Samples.of(columns)
+        samples = Samples.from_columns(columns)
     except BatchError as error:
-        raise SourceError(f"{collected.source}: {error}") from error
-    del columns  # of all calls, which the next lines need no more
+        raise SourceError(f"{shown}: {error}") from error
+    del columns  # of all calls, which the next lines do not need
     totals = aggregates(samples)
-    summary = judge_samples(
-        records,
-        collected.source,
-        run.rows if run else None,
-        rules=rules,
-        catalog=catalog,
-        essential_tools=essential_tools,
-    )
-    left_out = [f"values of {name} that are no numbers, left out: {n}" for name, n in odd.items() if n]
+    metrics = run.rows if run else None
+    summary = judge_samples(records, shown, metrics, rules=rules, catalog=catalog, essential_tools=essential_tools)
     return TraceReport(
-        collected.source,
+        shown,
         records,
         tool_rows(samples),
-        {name: totals[name] for name in TOLD if name in totals},
+        {name: totals[name] for name in TOTALS if name in totals},
         summary,
-        tags(collected.traces, samples, summary.findings if summary else ()),
-        (*collected.notes, *left_out),
+        _tags(records, tagged, samples, summary.findings if summary else ()),
+        (*odd.notes, *(f"values of {name} that are no numbers, left out: {n}" for name, n in no_numbers.items() if n)),
     )
+
+
+def _tags(
+    records: Sequence[Mapping[str, Any]],
+    tagged: Sequence[Collection[str]],
+    samples: Samples,
+    findings: Sequence[Finding],
+) -> dict[str, dict[str, str | None]]:
+    """Tags of each trace, by its id: the rules that fired on its step and tools, and what is odd about it itself.
+
+    Args:
+        tagged: the tags that each trace has from an earlier time; None takes such a one away.
+    """
+    fired = [finding for finding in findings if finding.fired is not None]
+    by_trace: dict[str, dict[str, str | None]] = {}
+    for record, earlier, own in zip(records, tagged, marks(samples), strict=True):
+        rules = dict.fromkeys(finding.rule.id for finding in fired if _concerns(finding, record))
+        tags = {RULES_TAG: ", ".join(rules) or None, MARKS_TAG: "; ".join(own) or None}
+        by_trace[record["id"]] = {tag: value for tag, value in tags.items() if value or tag in earlier}
+    return by_trace
+
+
+def _concerns(finding: Finding, record: Mapping[str, Any]) -> bool:
+    """Whether the trace is of a step in which `finding` held, and called its tool if it is about one."""
+    step = record.get("step", -1)
+    if step < finding.onset or (finding.resolved is not None and step >= finding.resolved):
+        return False
+    dimension, _, tool = finding.slice.partition(":")
+    return dimension != "tool" or any(call.get("name") == tool for call in record["calls"])

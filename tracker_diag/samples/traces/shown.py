@@ -9,8 +9,8 @@ from rich.text import Text
 from tracker_diag.report.console import cut, labelled
 from tracker_diag.report.terminal import headline
 from tracker_diag.report.timeline import STYLE
+from tracker_diag.samples.tools import ToolRow
 from tracker_diag.samples.traces.report import TraceReport
-from tracker_diag.samples.traces.sampled import MARKS_TAG, ToolRow
 
 MOST = 20
 """Tools that the table shows."""
@@ -39,8 +39,9 @@ def on_screen(report: TraceReport) -> RenderableType:
             place = f" on {finding.slice}" if finding.slice != "all" else ""
             line = f"{finding.rule.id}{place}, step {finding.onset}: {finding.summary}"
             rows.add_row("", Text(cut(line, 150), style=STYLE[finding.severity]))
-    marked = sum(bool(tags.get(MARKS_TAG)) for tags in report.tags.values())
-    rows.add_row("odd", f"{marked} traces with failed or repeated calls, refusals, claims, ...; --json names them")
+    rows.add_row(
+        "odd", f"{len(report.marked)} traces with failed or repeated calls, refusals, claims, ...; --json names them"
+    )
     for heading, note in zip(("but", *[""] * len(report.notes)), report.notes, strict=False):
         rows.add_row(heading, Text(cut(note, 200), style="yellow"))
     return Group(*parts, rows)

@@ -1,10 +1,9 @@
 """The training step of each trace: what it says itself, else by the clock of its run."""
 
 from bisect import bisect_left
-from dataclasses import replace
+from typing import Any
 
 from tracker_diag.errors import DiagError
-from tracker_diag.samples.traces.trace import Trace, Traces
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.odd import Odd
 from tracker_diag.trackers.open import read_run
@@ -13,25 +12,26 @@ FAR = 10
 """Times the mean distance of two rows before the first one, from which on a clock is taken to be another one."""
 
 
-def with_steps(collected: Traces, source: str, run: FinishedRun | None = None) -> Traces:
-    """`collected`, with the steps of those traces that do not say theirs.
+def add_steps(records: list[dict[str, Any]], source: str, run: FinishedRun | None, odd: Odd) -> None:
+    """Give a `step` to those of `records` that do not say theirs.
 
     A step's row is logged after the rollouts that it was made of. So a trace is of the first step whose row was logged
     at its end or later; one that ends after the last row is of none.
 
     Args:
-        source: that `collected` was read from; where it is MLflow, the runs that traces name are read from there.
+        source: that the records are of; where it is MLflow, the runs that traces name are read from there.
         run: the training run of all traces.
     """
-    odd = Odd()
     clocks: dict[str | None, list[tuple[float, int]]] = {None: _clock(run, odd)}
-    traces: list[Trace] = []
-    for trace in collected.traces:
-        name = None if run else trace.run
-        if trace.step is None and name not in clocks:
+    for record in records:
+        name = None if run else record.get("run")
+        if "step" in record or "time" not in record:
+            continue
+        if name not in clocks:
             clocks[name] = _clock(_run(source, str(name), odd), odd)
-        traces.append(trace if trace.step is not None else _placed(trace, clocks[name], odd))
-    return replace(collected, traces=tuple(traces), notes=(*collected.notes, *odd.notes))
+        step = _step(record["id"], record["time"] + record.get("seconds", 0.0), clocks[name], odd)
+        if step is not None:
+            record["step"] = step
 
 
 def _run(source: str, run: str, odd: Odd) -> FinishedRun | None:
@@ -56,13 +56,13 @@ def _clock(run: FinishedRun | None, odd: Odd) -> list[tuple[float, int]]:
     return sorted((run.began + seconds, step) for step, seconds in run.seconds.items())
 
 
-def _placed(trace: Trace, clock: list[tuple[float, int]], odd: Odd) -> Trace:
-    if not clock or trace.end is None:
-        return trace
-    place = bisect_left(clock, (trace.end, -1))
+def _step(trace: str, end: float, clock: list[tuple[float, int]], odd: Odd) -> int | None:
+    if not clock:
+        return None
+    place = bisect_left(clock, (end, -1))
     if place == len(clock):
-        odd.count("traces that end after the last row of their run, of no step", trace.id)
-        return trace
-    if place == 0 and clock[0][0] - trace.end > FAR * (clock[-1][0] - clock[0][0]) / max(1, len(clock) - 1):
-        odd.count("traces that end long before the first row of their run, taken for its step", trace.id)
-    return replace(trace, step=clock[place][1])
+        odd.count("traces that end after the last row of their run, of no step", trace)
+        return None
+    if place == 0 and clock[0][0] - end > FAR * (clock[-1][0] - clock[0][0]) / max(1, len(clock) - 1):
+        odd.count("traces that end long before the first row of their run, taken for its step", trace)
+    return clock[place][1]

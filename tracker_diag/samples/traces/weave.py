@@ -1,15 +1,15 @@
-"""W&B Weave: calls as an export has them, one object each, and as the client sends them, begin and end apart."""
+"""W&B Weave: calls as an export has them, one object each, and as the client sends them, begin and end separately."""
 
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tracker_diag.samples.traces.trace import Kind, Span, kept, kind_of, seconds_of, status_of_error
+from tracker_diag.samples.traces.spans import Kind, Span, between, kept, kind_of, mapping, seconds_of, status_of_error
 
 MODELS = ("openai.", "anthropic.", "litellm.", "mistralai.", "google.", "cohere.", "groq.", "together.")
 """How the names of calls begin that Weave's own patches of model clients make."""
-READ = {"id", "trace_id", "parent_id", "op_name", "started_at", "ended_at", "inputs", "output", "exception", "summary",
-        "attributes", "wb_run_id", "wb_run_step"}  # fmt: skip
+READ = ("id", "trace_id", "parent_id", "op_name", "started_at", "ended_at", "inputs", "output", "exception", "summary",
+        "attributes", "wb_run_id", "wb_run_step")  # fmt: skip
 """What is read of a call."""
 
 
@@ -19,17 +19,13 @@ class WeaveCalls:
     def __init__(self) -> None:
         self._calls: dict[str, dict[str, Any]] = {}
 
-    @staticmethod
-    def takes(document: Mapping[str, Any]) -> bool:
-        """Whether `document` is a call or one half of one."""
-        half = document.get("start", document.get("end"))
-        return ("op_name" in document and "trace_id" in document) or (isinstance(half, Mapping) and "trace_id" in half)
-
-    def put_call(self, document: Mapping[str, Any]) -> None:
-        """Take in a call or one half of one."""
-        half = document.get("start", document.get("end")) if "op_name" not in document else document
-        known = self._calls.setdefault(str(half["id"] if half else ""), {})
-        known.update({key: value for key, value in (half or {}).items() if key in READ and value is not None})
+    def put_call(self, document: Mapping[str, Any]) -> bool:
+        """Take in `document`, and say whether it is a call of Weave or one half of one."""
+        call = document if "op_name" in document else mapping(document.get("start", document.get("end")))
+        if "trace_id" in call:
+            known = {key: call[key] for key in READ if call.get(key) is not None}
+            self._calls.setdefault(str(call.get("id")), {}).update(known)
+        return "trace_id" in call
 
     def spans(self) -> Iterator[Span]:
         """All calls, as spans; they are let go."""
@@ -38,26 +34,24 @@ class WeaveCalls:
 
 
 def _span(call: Mapping[str, Any]) -> Span:
+    """The call as a span; its run and step are those of the run of W&B in which it was made."""
     operation = str(call.get("op_name", ""))
     name = operation.rpartition("/op/")[2].partition(":")[0] if "/op/" in operation else operation
-    attributes = call.get("attributes")
-    about: dict[str, Any] = dict(attributes) if isinstance(attributes, Mapping) else {}
-    weave = about.pop("weave", None)
-    weave_kind = weave.get("kind", "") if isinstance(weave, Mapping) else ""
-    kind: Kind = "llm" if name.startswith(MODELS) else kind_of(weave_kind)
+    about = dict(mapping(call.get("attributes")))
+    kind: Kind = "llm" if name.startswith(MODELS) else kind_of(mapping(about.get("weave")).get("kind", ""))
     if call.get("wb_run_id"):
         about.setdefault("run_id", str(call["wb_run_id"]).rpartition("/")[2])
     if call.get("wb_run_step") is not None:
         about.setdefault("step", call["wb_run_step"])
-    exception = call.get("exception")
+    start, exception = seconds_of(call.get("started_at")), call.get("exception")
     return Span(
-        str(call.get("trace_id")),
+        str(call["trace_id"]),
         str(call.get("id")),
         call.get("parent_id"),
         kind,
         name,
-        seconds_of(call.get("started_at")),
-        seconds_of(call.get("ended_at")),
+        start,
+        between(start, seconds_of(call.get("ended_at"))),
         status_of_error(_without_trace(exception)) if exception else "ok",
         call.get("inputs"),
         call.get("output"),
@@ -77,8 +71,7 @@ def _without_trace(exception: Any) -> str:
 
 def _tokens(summary: Any) -> float | None:
     """Tokens that models have written, over all models of the call."""
-    usage = summary.get("usage") if isinstance(summary, Mapping) else None
-    models = [model for model in usage.values() if isinstance(model, Mapping)] if isinstance(usage, Mapping) else []
+    models = map(mapping, mapping(mapping(summary).get("usage")).values())
     counts = [model.get("completion_tokens", model.get("output_tokens")) for model in models]
     numbers = [float(count) for count in counts if isinstance(count, int | float)]
     return sum(numbers) if numbers else None

@@ -1,14 +1,12 @@
-"""Spans and traces: plain values that all readers give, whatever wrote them."""
+"""Spans of an agent: plain values that all readers give, whatever wrote them."""
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
-
-from tracker_diag.samples.messages import Message, answer
 
 Kind: TypeAlias = Literal["tool", "agent", "llm", "other"]
 
@@ -20,14 +18,17 @@ KINDS: dict[str, Kind] = {
 }
 """What the formats call the three kinds of span that count, in lower case. A retriever is a tool that searches."""
 
-STEP_KEYS = ("step", "training_step", "train_step", "global_step", "train/global_step", "trainer/global_step")
+STEP_KEYS = (
+    "step", "training_step", "train_step", "global_step", "train/global_step", "trainer/global_step", "diag.step"
+)  # fmt: skip
 RUN_KEYS = ("run_id", "mlflow.sourceRun", "training_run_id")
 GIVEN = (
     "reward", "advantage", "success", "correct", "verifier", "judge", "human", "length", "truncated", "void_turns",
     "logprob", "group", "env", "components", "policy_version", "scorer_error",
 )  # fmt: skip
 """Columns of `samples` that an attribute of a span or a trace may give, by this name or as `diag.<name>`."""
-READ = {*GIVEN, *(f"diag.{name}" for name in GIVEN), *STEP_KEYS, "diag.step", *RUN_KEYS}
+
+READ = {*GIVEN, *(f"diag.{name}" for name in GIVEN), *STEP_KEYS, *RUN_KEYS}
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -41,8 +42,9 @@ class Span:
     kind: Kind
     name: str
     start: float | None
-    """Seconds since 1970, as `end`; None where it is not known."""
-    end: float | None
+    """Seconds since 1970; None where it is not known."""
+    seconds: float | None
+    """How long it took."""
     status: str = "ok"
     """As that of a call: ok, error or timeout."""
     inputs: Any = None
@@ -50,53 +52,12 @@ class Span:
     tokens: float | None = None
     """That a model has written, or the result of a tool has."""
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What else of it is read: step, run, reward."""
-
-
-@dataclass(frozen=True)
-class Trace:
-    """What an agent did at one task: one sample."""
-
-    id: str
-    run: str | None
-    step: int | None
-    time: float | None
-    """When it began, in seconds since 1970."""
-    seconds: float | None
-    prompt: list[Message]
-    completion: list[Message]
-    calls: list[dict[str, Any]]
-    turns: int
-    """How often the model was asked."""
-    given: Mapping[str, Any]
-    """Columns of `samples`, by name, that the trace says itself."""
-    tagged: frozenset[str] = frozenset()
-    """Tags that it has where it is kept."""
-
-    @property
-    def end(self) -> float | None:
-        return None if self.time is None else self.time + (self.seconds or 0.0)
-
-
-@dataclass(frozen=True)
-class Traces:
-    """The traces of a source, in the order of time."""
-
-    source: str
-    traces: tuple[Trace, ...]
-    notes: tuple[str, ...]
-    """What was odd about it, a sentence each."""
+    """What may say step, run, reward and other columns."""
 
 
 def kept(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     """Those of `attributes` that are read; most spans have none, and there may be a million of them."""
     return {key: value for key, value in attributes.items() if key in READ} or NOTHING
-
-
-def without_texts(trace: Trace) -> Trace:
-    """`trace`, of whose texts only the last answer is left, which rules look at."""
-    last = [{"role": "assistant", "content": answer(trace.completion)}] if trace.completion else []
-    return replace(trace, prompt=[], completion=last)
 
 
 def kind_of(*words: object) -> Kind:
@@ -128,6 +89,11 @@ def seconds_of(value: Any, per_second: float = 1.0) -> float | None:
     return seconds if math.isfinite(seconds) and seconds > 0 else None
 
 
+def between(start: float | None, end: float | None) -> float | None:
+    """Seconds from `start` to `end`, where both are known."""
+    return None if start is None or end is None else end - start
+
+
 def parsed(value: Any) -> Any:
     """JSON that stands in a text; the text itself where it is none."""
     if isinstance(value, str) and value[:1] in '{["' and value[-1:] in '}]"':
@@ -138,27 +104,6 @@ def parsed(value: Any) -> Any:
     return value
 
 
-def told(attributes: Iterable[Mapping[str, Any]]) -> tuple[int | None, str | None, dict[str, Any]]:
-    """Step, run and columns that `attributes` say; those that come first count."""
-    step: int | None = None
-    run: str | None = None
-    given: dict[str, Any] = {}
-    for holder in attributes:
-        for name in GIVEN:
-            value = holder.get(f"diag.{name}", holder.get(name))
-            if value is not None:
-                given.setdefault(name, parsed(value))
-        if step is None:
-            steps = (_whole(holder[key]) for key in (*STEP_KEYS, "diag.step") if key in holder)
-            step = next((at for at in steps if at is not None), None)
-        if run is None:
-            run = next((str(holder[key]) for key in RUN_KEYS if holder.get(key)), None)
-    return step, run, given
-
-
-def _whole(value: Any) -> int | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return int(number) if number.is_integer() and number >= 0 else None
+def mapping(value: Any) -> Mapping[str, Any]:
+    """`value` if it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
