@@ -66,7 +66,6 @@ for step in range(options.steps):
         optimizer.step()
         proximal.weight.data.lerp_(policy.weight.data, 1 - options.ewma)
 
-    behind = {"rollout_logprobs": rollout_logprobs, "applied_weights": weights} if options.ewma else {}
     if options.packed:
         rows = torch.arange(BATCH)[:, None].expand(-1, LENGTH)
         monitor.observe(  # 2: each of them (N,), the tokens of a sequence adjacent
@@ -83,7 +82,8 @@ for step in range(options.steps):
             response_mask=response_mask,
             model_mask=model_mask,
             advantages=advantages,
-            **behind,
+            rollout_logprobs=rollout_logprobs if options.ewma else None,
+            applied_weights=weights if options.ewma else None,
         )
     monitor.log({"reward": reward.mean(), "loss": loss.detach()}, step)  # 3
 

@@ -27,7 +27,7 @@ def as_chat(document: Mapping[str, Any]) -> Mapping[str, Any]:
     }
     task = document.get("task")
     about: Mapping[str, Any] = task if isinstance(task, Mapping) else {}
-    calls = document.get("calls")
+    calls: Any = document.get("calls")
     cut = isinstance(calls, list) and bool(calls) and isinstance(calls[-1], Mapping)
     chat = {"id": document.get("id"), "messages": path[::-1], "components": parts if len(parts) > 1 else None}
     chat |= {"reward": sum(parts.values()) if parts else None, "env": about.get("type"), "group": about.get("key")}
