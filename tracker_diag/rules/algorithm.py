@@ -8,7 +8,7 @@ TEXTS: dict[Algorithm, tuple[str, ...]] = {
     "gspo": ("gspo", "sequence"),
     "grpo": ("grpo", "rloo", "dapo", "dr_grpo", "reinforce"),
     "ppo": ("ppo", "gae"),
-    "dpo": ("dpo", "orpo", "kto", "simpo", "ipo", "rewardtrainer"),
+    "dpo": ("dpo", "orpo", "kto", "simpo", "ipo", "cpo", "apo_", "bco", "rewardtrainer"),
     "sft": ("sft",),
 }
 """Texts that tell an algorithm, the first that matches."""
