@@ -30,7 +30,6 @@ nightly: $(VENV)/.dev $(QUICKSTARTS) $(FRAMEWORKS) browser  ## what `test` leave
 	$(PYTEST) -m nightly --timeout 3600
 	$(PYTEST) -m hypothesis --hypothesis-profile long --timeout 7200
 	$(BIN)/python tests/chaos/chaos.py --programs 1000 --out docs/chaos.json
-	$(BIN)/python -W ignore tests/chaos/soak.py --out build/soak.json
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -215,8 +215,9 @@ class Mlflow(Player):
             case 5:
                 self.fit(n)
             case 6:
-                for step in range(5):
-                    self.mlflow.log_metric("later", n, step=step, synchronous=False)
+                later = [self.mlflow.log_metric("later", n, step=step, synchronous=False) for step in range(5)]
+                for operation in later:
+                    operation.wait()
             case _:
                 self.mlflow.log_text("text", f"{n}.txt")
 
