@@ -37,9 +37,9 @@ def chosen(summary: Summary, known: Mapping[str, object], most: int = MOST) -> l
     evidence = [_drawable(finding, known) for incident in incidents for finding in incident.findings]
     of_cause = evidence[0] if first is not None and evidence else []
     names = [*of_cause[:1], *(reading.series for reading in summary.best), *of_cause]
-    if first is not None and first.rule.link == "reward":  # which part pays
-        names += sorted(name for name in known if name.startswith("reward_component:"))
     names += [name for series in evidence for name in series[:1]]
+    if any(finding.rule.link == "reward" for incident in incidents for finding in incident.findings):
+        names += sorted(name for name in known if name.startswith("reward_component:"))  # which part pays
     both = [part for name in names for part in (name, *_other_slice(name))]
     drawn: dict[str, str] = {}  # a statistic of single steps and of the window says the same: the first is drawn
     for name in (*both, *DASHBOARD):
