@@ -121,7 +121,7 @@ def test_a_case_that_fails_is_told_and_exits_with_1(own):
         ("- 1\n", "ACM001.yaml:1: a list given, expected a rule"),
         ("id: nope\n", "ACM001.yaml:1: id: String should match pattern"),
         (f"{LEAST}inhibits: [POL099]", "ACM001.yaml:1: ACM001 speaks of POL099, which is no rule; did you mean POL0"),
-        (f"{LEAST}".replace("ACM", "POL"), "ACM001.yaml:1: id: POL001 stands in "),
+        (f"{LEAST}".replace("ACM", "POL"), "ACM001.yaml:1: id: POL001 is also in "),
     ],
 )
 def test_a_rule_that_cannot_be_used_is_told_with_file_and_line(own, text, message):

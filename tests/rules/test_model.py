@@ -30,7 +30,10 @@ def test_a_rule_survives_the_way_out_and_back():
         ({"title": ""}, "at least 1 character"),
         ({"summary": "{tail_grows.value:.2q}"}, "value:.2q}: Unknown format code 'q'"),
         ({"summary": "{tail_grows.series:.2f}"}, "series:.2f}: Unknown format code 'f'"),
-        ({"when": [{"all": [{"al": ["x"]}]}]}, "expected the name of a signal or predicate, or {any: [...]} over such"),
+        (
+            {"when": [{"all": [{"al": ["x"]}]}]},
+            "expected the name of a signal or predicate, or {any: [...]} with such names",
+        ),
         ({"description": "Finds things"}, "String should match pattern '^(Detects "),
         ({"when": ["post_tool_tail_matters"]}, "defined and not used"),
         ({"when": [{"all": ["nobody"]}]}, "unknown signals or predicates ['nobody']"),
