@@ -33,9 +33,9 @@ def test_it_says_what_to_do_how_far_at_what_cost_where_to_resume_and_what_next()
     assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool calls, 0.087 → 4.15 nat")
     assert far.note == "step 159, before any tool call: 1×"
     assert (harm.value, harm.what) == ("−46 %", "reward, mean 0.648 at step 111 → 0.35 at 159")
-    assert harm.note == "since step 125; 74 steps, 3.2 h since it began"
+    assert harm.note == "since step 125; it began 74 steps, 3.2 h ago"
     assert resume.value == "Step 81"
-    assert resume.note == "step 111: best level, but 4× already"
+    assert resume.note == "not step 111, the best level: p95 |log-ratio| after tool calls is 4× there"
     assert todo.what == GROWS.rule.remedy[0]
 
 

@@ -203,7 +203,7 @@ def marks_of(summary: Summary) -> list[tuple[int, str]]:
 def _harm(summary: Summary, cost: str) -> Tile:
     """What it cost: the outcome, then the steps and the time."""
     spending = cost or spent(summary)
-    since_onset = f"{spending} since it began" if spending else ""
+    since_onset = f"it began {spending} ago" if spending else ""
     outcome, harm = _outcome(summary), damage(summary)
     if outcome is None or outcome.value is None or outcome.baseline is None:
         what = harm[0] if harm else "no reward and no evaluation could be judged"
@@ -240,7 +240,9 @@ def _resume(summary: Summary, now: Now | None) -> Tile:
         points = summary.curves[now.series]
         at = max((step for step in points if step <= best), default=None)
         ratio = 0.0 if at is None else points[at] / now.usual
-        note = f"step {best:,}: best level, but {times(ratio)} already" if ratio > 1.2 else ""
+        note = (
+            f"not step {best:,}, the best level: {name_of(now.series)} is {times(ratio)} there" if ratio > 1.2 else ""
+        )
     return Tile(f"Step {good:,}", "is the last safe one: resume there or earlier", note)
 
 
