@@ -30,7 +30,8 @@ from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.arrival import Arrival
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.observation import Observation, add_observations, packed, renamed, unpacked
-from tracker_diag.tensors.slices import Names, label
+from tracker_diag.tensors.segments import reduced
+from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.worker import Writer
 
 if TYPE_CHECKING:
@@ -113,11 +114,9 @@ class Recorder(Unlocked):
                 if error.masked:  # no token of this rank's is trained on
                     return
                 raise
-            labels = label(batch, self._names)
             into = self._parts[min(self._updates, 1)]
             group = 1 + rank + world * self._batches  # those of one process that observes all of them in turn
-            observed = {pair: Observation.reduced(batch, pair, labels, group, clip) for pair in batch.pairs}
-            add_observations(into, observed)
+            add_observations(into, reduced(batch, self._names, group, clip))
             self._batches += 1
 
     @property

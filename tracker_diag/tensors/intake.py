@@ -10,7 +10,7 @@ from tracker_diag.tensors.arrival import on_host
 from tracker_diag.tensors.batch import Tensors, TokenBatch
 from tracker_diag.tensors.observation import Observation, add_observations, packed, renamed, unpacked
 from tracker_diag.tensors.ranks import Ranks
-from tracker_diag.tensors.segments import observations
+from tracker_diag.tensors.segments import reduced
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.suspicions import suspicions, told_by
 from tracker_diag.tensors.worst import Found, Place, WorstTokens
@@ -79,14 +79,7 @@ class Intake:
             self._health.tell(suspicions(tensors, batch, labels))
             self.told_by = told_by(tensors)
             self._came(step, seconds)
-        observed: dict[Pair, Observation]
-        if on_host_already:
-            observed = observations(batch, self._names, self._batches, clip=self._clip)
-        else:
-            observed = {
-                pair: Observation.reduced(batch, pair, labels, self._batches, self._clip) for pair in batch.pairs
-            }
-        add_observations(self._incoming, observed)
+        add_observations(self._incoming, reduced(batch, self._names, self._batches, self._clip, labels))
         self.worst.observe(batch, labels, self._names)
 
     def add(

@@ -24,10 +24,27 @@ from tracker_diag.tensors.observation import (
     pair_of_applied,
     rows_of,
 )
-from tracker_diag.tensors.slices import Names, Told, beginnings, rows_given, rows_told
+from tracker_diag.tensors.slices import Names, Told, beginnings, label, rows_given, rows_told
 
 AT_ONCE = 1 << 18
 """Tokens that are reduced at once, masked ones among them, or one segment."""
+
+
+def reduced(
+    batch: TokenBatch,
+    names: Names,
+    first_group: int,
+    clip: tuple[float, float],
+    labels: Mapping[Dimension, Array] | None = None,
+) -> dict[Pair, Observation]:
+    """What each pair of `batch` comes to, where the batch is: the same bits in every process of a kind.
+
+    `labels` are those of `slices.label`, where they are made already; a batch on the host needs none.
+    """
+    if not batch.is_on_device:
+        return observations(batch, names, first_group, clip=clip)
+    labels = label(batch, names) if labels is None else labels
+    return {pair: Observation.reduced(batch, pair, labels, first_group, clip) for pair in batch.pairs}
 
 
 def observations(
