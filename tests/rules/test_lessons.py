@@ -51,7 +51,7 @@ def of(columns, **config):
 
 def fired(found):
     """Each rule that fired, with its severity."""
-    return {one.rule.id: one.severity for one in found.summary.findings if one.fired is not None}
+    return {one.rule.id: one.full_severity for one in found.summary.findings if one.fired is not None}
 
 
 def loud(found):
