@@ -254,9 +254,10 @@ def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behi
 
     def flushed():  # left alone as long as our thread waits for its last answer
         CliRunner().invoke(app, ["flush", "--to", proxy.address])
-        return not list(journals.iterdir())
+        return not list(journals.glob("*.journal"))
 
     wait_for(flushed)
+    assert [file.suffix for file in journals.iterdir()] == [".html"]  # the report, which no line of a journal holds
     assert_all_arrived(client, run_id)
     assert_the_same(client, run_id, tmp_path)
     assert list(dict.fromkeys(proxy.steps)) == list(range(STEPS))

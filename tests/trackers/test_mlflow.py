@@ -175,7 +175,8 @@ def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, m
     assert [point.step for point in points] == [0, 1, 2]
     tags = client.get_run(run_id).data.tags
     assert tags["diag.first_break"] == "NUM004 all @0"
-    assert "NUM004" in tags[NOTE_TAG]
+    assert tags["diag.alert.rules"] == "NUM004"
+    assert "**Stop. NaN or infinity, since step 0.**" in tags[NOTE_TAG]
     assert client.list_artifacts(run_id) == []
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -29,7 +29,7 @@ from tracker_diag.metrics.statistics import OF_WINDOW, STATISTICS, slice_statist
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.first_look import Seen, first_look
 from tracker_diag.report.tables import BASELINE
-from tracker_diag.rules.earlier import Earlier
+from tracker_diag.rules.earlier import JUDGED, Earlier
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.judge import StepInputs
 from tracker_diag.rules.model import Rule
@@ -187,18 +187,21 @@ def seen(
     tokens: dict[Pair, Counter[str]] = {pair: _tokens(windows.get(pair)) for pair in PAIRS}
     pairs = [Seen(pair, n["text_only"], n["post_tool"], why.get(pair), n[UNKNOWN]) for pair, n in tokens.items()]
     names = {rule.id: rule.name for rule in engine.rules}
-    against = _against(engine.earlier, windows)
+    against = _against(engine.earlier, windows, whole=whole)
     return first_look(
         step, pairs, told_by, names, engine.blind(), tools=reach.tools, against=against, whole=whole
     )  # fmt: skip
 
 
-def _against(earlier: Earlier, windows: Iterable[Pair]) -> str:
-    """Which pairs are held against which earlier runs; empty without any."""
-    if not earlier.sources:
+def _against(earlier: Earlier, windows: Collection[Pair], *, whole: bool) -> str:
+    """Which pairs are held against which earlier runs; empty without any, and in short where they lack no pair."""
+    n, has, judged = len(earlier.sources), sorted(earlier.pairs), [pair for pair in windows if pair in earlier.pairs]
+    lacks = [pair for pair in windows if pair in JUDGED and pair not in earlier.pairs]
+    if not n or not (whole or lacks or (windows and not judged)):
         return ""
-    n, judged, has = len(earlier.sources), [pair for pair in windows if pair in earlier.pairs], sorted(earlier.pairs)
-    said = f"{' and '.join(judged)} from the first step on" if judged else f"nothing, as they have {has[0]} alone"
+    said = f"{' and '.join(judged)} from the first step on" if judged else "nothing"
+    if lacks or not judged:
+        said += f", as they have {' and '.join(has)} alone"
     return f"{n} earlier run{'s' * (n > 1)} to judge {said}: {', '.join(earlier.sources)}"
 
 

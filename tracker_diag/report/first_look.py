@@ -55,12 +55,14 @@ def first_look(
         rules: the name of each rule, by id.
         blind: why rules cannot see, by rule.
         tools: whether there can be any.
-        against: which earlier runs the run is held against.
+        against: which earlier runs the run is held against; in short it is given where they lack a pair.
         whole: all of it, and not in short.
     """
     rows = labelled(0)
-    for label, text in _in_full(pairs, told_by if tools else "", against) if whole else _in_short(pairs):
+    for label, text in _in_full(pairs, told_by if tools else "") if whole else _in_short(pairs):
         rows.add_row(label, text)
+    if against:
+        rows.add_row("baseline", against)
     if any(pair.unknown for pair in pairs):
         rows.add_row("unknown", Text(f"a prompt may end with a tool result or not: {SAY_TURN}", style="yellow"))
     if tools and any(pair.text_only for pair in pairs) and not any(pair.post_tool for pair in pairs):
@@ -79,14 +81,14 @@ def _in_short(pairs: Sequence[Seen]) -> list[tuple[str, str]]:
     return [("tokens", f"after a tool + before any: {', '.join(seen)}" if seen else "none")]
 
 
-def _in_full(pairs: Sequence[Seen], told_by: str, against: str) -> list[tuple[str, str]]:
-    """A line for each pair, and what slices and baseline were taken from, where that is known."""
+def _in_full(pairs: Sequence[Seen], told_by: str) -> list[tuple[str, str]]:
+    """A line for each pair, and what slices were taken from, where that is known."""
     lines = []
     for pair in pairs:
         unknown = f", {pair.unknown:,} unknown" if pair.unknown else ""
         tokens = f"{pair.post_tool:,} tokens after a tool, {pair.text_only:,} before any{unknown}"
         lines.append((pair.pair, tokens if pair.lacks is None else str(pair.lacks)))
-    return lines + [(label, text) for label, text in (("post_tool", told_by), ("baseline", against)) if text]
+    return [*lines, ("post_tool", told_by)] if told_by else lines
 
 
 def _opens(rules: Mapping[str, str], lacking: Mapping[str, Sequence[Reason]]) -> Iterator[Text]:

@@ -119,8 +119,8 @@ def _message(given: Mapping[str, Any]) -> list[Message]:
     blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
     asked, role = given.get("tool_calls"), str(given["role"])
     calls = [_call(call) for call in asked if isinstance(call, Mapping)] if isinstance(asked, list | tuple) else []
-    calls += [_call(block) for block in blocks if block.get("type") in CALLS]
-    results = [_result(block) for block in blocks if block.get("type") in RESULTS]
+    calls += [_call(block) for block in blocks if str(block.get("type")) in CALLS]
+    results = [_result(block) for block in blocks if str(block.get("type")) in RESULTS]
     message: Message = {"role": ROLES.get(role, role), "content": _text(content)}
     if calls:
         message["tool_calls"] = calls
