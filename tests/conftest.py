@@ -164,10 +164,11 @@ def mlflow_store(tmp_path, monkeypatch, new_mlflow_store):
     """A real MLflow store on sqlite, used by the module as well; gives its URI."""
     import mlflow
     from mlflow.tracking import fluent
+    from mlflow.tracking._tracking_service import utils as tracking_uri
 
     monkeypatch.chdir(tmp_path)
     uri = new_mlflow_store(tmp_path)
-    before = mlflow.get_tracking_uri()
+    before = tracking_uri._tracking_uri  # else None; get_tracking_uri would name the store just made
     mlflow.set_tracking_uri(uri)
     yield uri
     while mlflow.active_run():
