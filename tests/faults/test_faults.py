@@ -123,7 +123,7 @@ def test_a_thinned_run_keeps_its_last_row(runs):
 
 @pytest.mark.slow
 def test_the_page_of_finished_runs_shows_what_diagnose_says_today(benchmark, runs, tmp_path):
-    (run,) = [run for run in runs if run.name == "GRPO, numbers, reward with the wrong sign, 0"]
+    (run,) = [run for run in runs if run.name == "GRPO, numbers, learning rate times 100 midway, 0"]
     said = plain(on_screen(diagnose(read_run(str(benchmark.score.written(run, tmp_path))))))
     assert said.rstrip() in (ROOT / "docs" / "finished.md").read_text()
 
