@@ -199,10 +199,10 @@ def _against(earlier: Earlier, windows: Collection[Pair], *, whole: bool) -> str
     lacks = [pair for pair in windows if pair in JUDGED and pair not in earlier.pairs]
     if not n or not (whole or lacks or (windows and not judged)):
         return ""
-    said = f"{' and '.join(judged)} from the first step on" if judged else "nothing"
+    judges = f"{' and '.join(judged)} from the first step on" if judged else "nothing"
     if lacks or not judged:
-        said += f", as they have {' and '.join(has)} alone"
-    return f"{n} earlier run{'s' * (n > 1)} to judge {said}: {', '.join(earlier.sources)}"
+        judges += f", as they have {' and '.join(has)} alone"
+    return f"{n} earlier run{'s' * (n > 1)} to judge {judges}: {', '.join(earlier.sources)}"
 
 
 def _tokens(window: PairWindow | None) -> Counter[str]:
@@ -303,9 +303,9 @@ def histograms(windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair]) -> Ite
         window = windows[pair]
         if window.signal:
             for name in CONTEXT:
-                of = window.context[name]
-                now = rebin(of.magnitudes, HISTOGRAM_EDGES)
-                then = np.zeros_like(now) if of.then is None else rebin(of.then, HISTOGRAM_EDGES)
+                of_slice = window.context[name]
+                now = rebin(of_slice.magnitudes, HISTOGRAM_EDGES)
+                then = np.zeros_like(now) if of_slice.then is None else rebin(of_slice.then, HISTOGRAM_EDGES)
                 yield Histogram(f"{PREFIX}{pair}/{name}/hist", pair, name, now, HISTOGRAM_EDGES, then)
 
 
