@@ -148,16 +148,21 @@ def counted(runs: list[Judged]) -> dict[str, Record]:
     return records
 
 
+def _false_for_true(record: Record) -> float:
+    return (record.false_alarms / record.healthy) / (record.hits / record.faulty)
+
+
 def demoted(runs: Sequence[Judged], records: Mapping[str, Record]) -> tuple[str, ...]:
     """Measured rules that must be silent, so that all loud ones together alarm in at most 1 % of the healthy `runs`.
 
-    The rule with the most alarms on healthy runs, for its number of healthy runs, goes first.
+    The rule with the most false alarms for its true findings goes first, both as shares of the runs that it could see.
     """
     healthy = [run.loud for run in runs if not run.right]
     heard = {rule for rule, record in records.items() if record.is_enough}
     silent: list[str] = []
     while sum(bool(loud & heard) for loud in healthy) > ALARMED * len(healthy):
-        weakest = max(heard, key=lambda rule: (records[rule].false_alarms / records[rule].healthy, rule))
+        alarming = heard & {rule for loud in healthy for rule in loud}
+        weakest = max(alarming, key=lambda rule: (_false_for_true(records[rule]), rule))
         heard.remove(weakest)
         silent.append(weakest)
     return tuple(sorted(silent))
