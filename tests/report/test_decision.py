@@ -4,7 +4,9 @@ from dataclasses import replace
 
 from tracker_diag.report.decision import decide, times
 from tracker_diag.report.note import note_on
+from tracker_diag.report.terminal import headline
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import incidents
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
@@ -88,3 +90,17 @@ def test_a_factor_has_two_digits():
         "46×",
         "4,170×",
     ]
+
+
+def test_an_outcome_that_is_lost_stops_the_run_though_no_rule_says_why():
+    lost = summary(best=(Reading("", "reward", True, 0.35, 0.648, onset=125, at=111),))
+    assert (lost.first_break, lost.recommendation.action) == (None, "stop")
+    assert str(decide(lost)).startswith("Stop. reward is 0.35, 0.648 at its best")
+    assert headline(lost).startswith("stop: reward is 0.35, 0.648 at its best")
+
+
+def test_what_a_candidate_alone_finds_is_watched_on_every_screen():
+    note = Finding(RULES["REW005"], None, "all", "firing", 85, 96, None, "it rises", ())
+    noted = summary(*(finding for incident in incidents([note]) for finding in incident.findings))
+    assert str(decide(noted)).startswith("Watch. ")
+    assert headline(noted).startswith("watch: ")

@@ -13,6 +13,7 @@ from tracker_diag.rules.conditions import words
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import Incident
 from tracker_diag.rules.loader import in_force
+from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import Diagnosis, diagnose
 from tracker_diag.trackers.listing import list_runs
@@ -47,7 +48,7 @@ def status_answer(run: str, evaluation: str = "") -> str:
         "run": diagnosis.run.source,
         "steps": summary.steps,
         "last_step": summary.last_step,
-        "health": _health(summary.judged, loud),
+        "health": _health(summary, loud),
         "severity": summary.level if first else None,
         "cause": first and _named(first.cause),
         "since": first and first.onset,
@@ -69,10 +70,10 @@ def status_answer(run: str, evaluation: str = "") -> str:
     })  # fmt: skip
 
 
-def _health(judged: bool, loud: list[Incident]) -> str:
-    if any(incident.state == "firing" for incident in loud):
+def _health(summary: Summary, loud: list[Incident]) -> str:
+    if any(incident.state == "firing" for incident in loud) or summary.recommendation.action == "stop":
         return "ill"
-    return "recovered" if loud else "healthy" if judged else "too_short"
+    return "recovered" if loud else "healthy" if summary.judged else "too_short"
 
 
 def _named(finding: Finding) -> dict[str, object]:

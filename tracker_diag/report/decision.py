@@ -68,8 +68,9 @@ def decide(summary: Summary, cost: str = "") -> Decision:
             "unknown",
             (),
         )
-    if advice.action == "watch":
-        return Decision("Watch", advice.says.removeprefix("Watch. "), "warn", _calm(summary))
+    if advice.action != "continue":  # no rule with a record says why: candidates, or the outcome alone
+        _, _, why = advice.says.partition(". ")
+        return Decision(advice.action.capitalize(), why, "error" if advice.action == "stop" else "warn", _calm(summary))
     return Decision("Continue", f"Nothing is wrong in {rows}, as far as the rules could see", "ok", _calm(summary))
 
 

@@ -69,6 +69,8 @@ def headline(summary: Summary) -> str:
     first = summary.first_break
     if first is None and not summary.judged:
         return " ".join([summary.short[0].removesuffix(" more"), *summary.short[1:2]])
+    if first is None and summary.recommendation.action != "continue":
+        return f"{summary.recommendation.action}: {summary.recommendation.says.partition('. ')[2]}"
     if first is None:
         return f"ok: no rule fired at warn or above in {summary.steps} steps"
     place = f" on {first.slice}" if first.slice != "all" else ""

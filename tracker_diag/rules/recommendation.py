@@ -69,10 +69,9 @@ def recommend(
     if not loud and not judged:
         return Recommendation("too_short", False, None, "There are too few rows to judge")
     if not loud and not lost:
-        nothing = "Yes. No rule fired at warn or above" + " that is not acknowledged" * any(
-            i.acknowledged for i in found
-        )
-        return _noted(notes, outcomes) or Recommendation("continue", True, None, nothing)
+        known = ", but for what is acknowledged" if any(incident.acknowledged for incident in found) else ""
+        nothing = Recommendation("continue", True, None, f"Yes. No rule fired at warn or above{known}")
+        return _noted(notes, outcomes) or nothing
     ongoing = [f for incident in loud for f in incident.findings if f.state == "firing" and f.severity != "info"]
     if not ongoing and not lost:
         over = max((f.resolved for incident in loud for f in incident.findings if f.resolved is not None), default=None)
