@@ -66,7 +66,10 @@ def test_what_a_rule_may_not_say(fields, message):
         ({"kind": "threshold", "series": {"stat": "p95"}}, "expected exactly one of above and below"),
         ({"kind": "threshold", "series": {"stat": "p95"}, "above": 1, "below": 2}, "expected exactly one of above and"),
         ({"kind": "baseline_ratio", "series": {"stat": "p95"}}, "expected exactly one of above and below"),
-        ({"kind": "trend", "series": {"stat": "p95"}, "steps": 40}, "expected exactly one of factor and change"),
+        (
+            {"kind": "trend", "series": {"stat": "p95"}, "steps": 40, "factor": 2, "change": 1},
+            "expected at most one of them",
+        ),
         (
             {"kind": "threshold", "series": {"stat": "p95"}, "above": {"ppo": 1}},
             "expected a limit for `other` next to those of algorithms",

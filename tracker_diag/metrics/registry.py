@@ -65,7 +65,7 @@ HEALTH = (
 
 TRAINING = (
     # What is optimised.
-    Metric("reward", "reward", "mean training reward; of an episode, its return", "lower", matters=0.02, outcome=True),
+    Metric("reward", "reward", "mean training reward; of an episode, its return", "lower", outcome=True),
     Metric("kl", "nat", "mean KL to the reference policy, whatever its estimator", "higher", "log"),
     Metric("entropy", "nat", "mean token entropy of the policy", "lower", "log"),
     Metric(
@@ -101,7 +101,7 @@ TRAINING = (
     ),
     Metric("env_reward", "reward", "mean reward of one environment", "lower", per="env"),
     Metric("env_reward_best", "reward", "mean reward of the environment in which it is highest", "lower"),
-    Metric("reward_component", "reward", "mean of one part of the reward", "neither", matters=0.02, per="component"),
+    Metric("reward_component", "reward", "mean of one part of the reward", "neither", per="component"),
     Metric("reward_component_std", "reward", "standard deviation of one part of the reward", "lower", per="component"),
     Metric(
         "component_variance_share",
@@ -117,14 +117,14 @@ TRAINING = (
         "higher",
         matters=0.02,
     ),
-    Metric("format_reward", "reward", "the part of the reward that is paid for format", "neither", matters=0.02),
+    Metric("format_reward", "reward", "the part of the reward that is paid for format", "neither"),
     Metric("scorer_error_share", "share", "samples whose scoring raised or timed out", "higher", matters=0.02),
     Metric("success_rate", "share", "training episodes that solved their task", "lower", matters=0.02),
     Metric("claimed_success", "share", "episodes whose text claims success", "neither", matters=0.02),
     Metric("verified_success", "share", "episodes whose final state was verified to be right", "lower", matters=0.02),
-    Metric("human_score", "score", "mean score that people gave", "lower", matters=0.02),
-    Metric("judge_score", "score", "mean score that a judge model gave", "lower", matters=0.02),
-    Metric("verifier_score", "score", "mean score that a program's check gave", "lower", matters=0.02, outcome=True),
+    Metric("human_score", "score", "mean score that people gave", "lower"),
+    Metric("judge_score", "score", "mean score that a judge model gave", "lower"),
+    Metric("verifier_score", "score", "mean score that a program's check gave", "lower", outcome=True),
     Metric(
         "judge_style_correlation",
         "correlation",
@@ -133,17 +133,17 @@ TRAINING = (
         matters=0.05,
     ),
     Metric(
-        "expert_reward", "reward", "mean reward of a known good policy, under the same reward", "lower", matters=0.02
+        "expert_reward", "reward", "mean reward of a known good policy, under the same reward", "lower"
     ),
-    Metric("random_reward", "reward", "mean reward of a random policy, under the same reward", "neither", matters=0.02),
+    Metric("random_reward", "reward", "mean reward of a random policy, under the same reward", "neither"),
     # Evaluation: never the training metric of the same name.
-    Metric("eval_score", "score", "mean score or return of the evaluation", "lower", matters=0.02, outcome=True),
-    Metric("evaluation", "score", "score of one more evaluation", "lower", matters=0.02, outcome=True, per="eval"),
-    Metric("public_score", "score", "score on the evaluation set that choices are made by", "lower", matters=0.02),
-    Metric("private_score", "score", "score on an evaluation set that nothing was chosen by", "lower", matters=0.02),
+    Metric("eval_score", "score", "mean score or return of the evaluation", "lower", outcome=True),
+    Metric("evaluation", "score", "score of one more evaluation", "lower", outcome=True, per="eval"),
+    Metric("public_score", "score", "score on the evaluation set that choices are made by", "lower"),
+    Metric("private_score", "score", "score on an evaluation set that nothing was chosen by", "lower"),
     Metric("eval_loss", "loss", "loss on held-out data", "higher", matters=0.01, outcome=True),
-    Metric("eval_best_of_n", "score", "mean of the best of N samples, as pass@N", "lower", matters=0.02),
-    Metric("eval_majority", "score", "score of what most of N samples answer", "lower", matters=0.02),
+    Metric("eval_best_of_n", "score", "mean of the best of N samples, as pass@N", "lower"),
+    Metric("eval_majority", "score", "score of what most of N samples answer", "lower"),
     Metric("eval_truncated_share", "share", "evaluation responses that were cut at a limit", "higher", matters=0.02),
     Metric("eval_tool_failure_rate", "share", "tool calls of the evaluation that failed", "higher", matters=0.02),
     Metric("eval_turns", "turns", "mean turns of an evaluation episode", "neither", "log"),
@@ -256,10 +256,10 @@ TRAINING = (
     # Given text.
     Metric("token_accuracy", "share", "tokens of the labels that the model holds for likeliest", "lower", matters=0.02),
     # Preference pairs.
-    Metric("chosen_reward", "reward", "mean (implicit) reward of the chosen answers", "lower", matters=0.02),
-    Metric("rejected_reward", "reward", "mean (implicit) reward of the rejected answers", "neither", matters=0.02),
+    Metric("chosen_reward", "reward", "mean (implicit) reward of the chosen answers", "lower"),
+    Metric("rejected_reward", "reward", "mean (implicit) reward of the rejected answers", "neither"),
     Metric("pair_loss", "nat", "the part of the loss that is of the pair alone; ln 2 where both are alike", "higher"),
-    Metric("reward_margin", "reward", "mean of chosen less rejected reward", "lower", matters=0.02),
+    Metric("reward_margin", "reward", "mean of chosen less rejected reward", "lower"),
     Metric(
         "preference_accuracy",
         "share",
@@ -364,9 +364,9 @@ TRAINING = (
     Metric("value_clip_fraction", "share", "predicted values outside their clip range", "higher", matters=0.02),
     Metric("value_loss", "loss", "loss of the value function", "higher", "log"),
     Metric("explained_variance", "share", "1 − Var(return − value) / Var(return)", "lower", matters=0.02),
-    Metric("value_mean", "reward", "mean predicted value", "neither", matters=0.02),
+    Metric("value_mean", "reward", "mean predicted value", "neither"),
     Metric("value_std", "reward", "standard deviation of the predicted values", "neither", "log"),
-    Metric("return_mean", "reward", "mean of the value function's targets", "neither", matters=0.02),
+    Metric("return_mean", "reward", "mean of the value function's targets", "neither"),
     Metric("return_std", "reward", "standard deviation of the value function's targets", "neither", "log"),
     Metric("return_max", "reward", "largest of the value function's targets", "neither", "log"),
     # Numbers and machines.

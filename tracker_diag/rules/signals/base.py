@@ -128,15 +128,15 @@ def _limit_of(limit: Limit | None, algorithm: Algorithm | None) -> float | None:
 
 @dataclass(config=CLOSED, kw_only=True)
 class Material(Signal):
-    """A change that is large enough to matter, regardless of the noise."""
+    """A change of at least a size, regardless of the noise; of any size if neither is given."""
 
     factor: float | None = Field(default=None, gt=1, description="For series that are positive.")
     change: float | None = Field(default=None, gt=0, description="In the series' own unit.")
 
     @model_validator(mode="after")
-    def _one_size(self) -> "Material":
-        if (self.factor is None) == (self.change is None):
-            raise ValueError("expected exactly one of factor and change")
+    def _at_most_one_size(self) -> "Material":
+        if self.factor is not None and self.change is not None:
+            raise ValueError("factor and change given, expected at most one of them")
         return self
 
 

@@ -33,8 +33,8 @@ class Trend(Material):
 
     historical: ClassVar[bool] = True
     verbs: ClassVar[Mapping[str, Verb]] = {
-        "rises": Verb(number="change", times="factor"),
-        "falls": Verb({"direction": "falling"}, number="change", times="factor"),
+        "rises": Verb(number="change", times="factor", required=False),
+        "falls": Verb({"direction": "falling"}, number="change", times="factor", required=False),
     }  # fmt: skip
 
     kind: Literal["trend"] = "trend"
