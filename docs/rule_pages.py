@@ -9,7 +9,8 @@ import yaml
 from pydantic import TypeAdapter
 
 from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, load
-from tracker_diag.metrics.registry import BY_CANARY, SAMPLED, training
+from tracker_diag.metrics.own import BY_CANARY, SAMPLED
+from tracker_diag.metrics.registry import training
 from tracker_diag.report.blocks import bars, heights
 from tracker_diag.rules.cases import load_cases, series
 from tracker_diag.rules.compiled import CATALOG

@@ -249,7 +249,7 @@ def test_a_rank_without_a_trained_token_is_heard_of_and_adds_nothing():
         watched.log({}, step)
     assert watched.health["rank_errors"] == 0
     assert watched.slices_table().rows
-    assert not watched._intake.missing
+    assert not watched._run.intake.missing
 
 
 def test_a_loss_that_does_not_fit_is_told_to_the_monitor_and_the_next_one_counts():

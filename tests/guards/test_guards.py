@@ -441,7 +441,7 @@ def test_without_a_fresh_verdict_no_guard_acts(monkeypatch):
     monitor = Monitor(rules=[of_metric("ACM004", "loss", above=1.0)], catalog=False, guards=[guard("stop_update")])
     monitor.log({"loss": 2.0}, 0)
     assert monitor.decide().stop == "update"
-    monkeypatch.setattr(monitor._judge, "step", lambda *_: 1 / 0)
+    monkeypatch.setattr(monitor._run.judge, "step", lambda *_: 1 / 0)
     for step in (1, 2):
         monitor.log({"loss": 2.0}, step)
         assert not monitor.decide()

@@ -9,6 +9,7 @@ import yaml
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import aliases, registry
 from tracker_diag.metrics.aliases import AliasError, Mapped, key_map, recognise
+from tracker_diag.metrics.keys import of_evaluation
 
 FILES = sorted(aliases.FOLDER.glob("*.yaml"))
 ROWS = sorted((Path(__file__).parent / "rows").glob("*.yaml"))
@@ -56,7 +57,7 @@ def test_no_key_of_an_evaluation_is_read_as_a_metric_of_training(file):
     exempt = {"open-instruct": "val/"}.get(loaded.framework, "-")  # its val/ is training's
     for name, alias in loaded.metrics.items():
         for key in alias.keys:
-            if registry.of_evaluation(key) and not key.startswith(exempt):
+            if of_evaluation(key) and not key.startswith(exempt):
                 assert name.startswith("eval_"), key
 
 

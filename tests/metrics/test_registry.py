@@ -1,12 +1,13 @@
 import pytest
 
 from tracker_diag.errors import UnknownName
-from tracker_diag.metrics import aliases, registry
+from tracker_diag.metrics import aliases, own, registry
+from tracker_diag.metrics.keys import canonical
 from tracker_diag.metrics.statistics import STATISTICS
 
 
 def test_names_stand_once_and_are_explained():
-    for family in (tuple(STATISTICS.values()), registry.HEALTH, registry.TRAINING, registry.OWN):
+    for family in (tuple(STATISTICS.values()), own.HEALTH, registry.TRAINING, own.OWN):
         names = [metric.name for metric in family]
         assert len(names) == len(set(names))
         assert all(metric.meaning and metric.unit for metric in family)
@@ -101,7 +102,7 @@ def test_every_name_is_some_trainers_or_the_users():
     ],
 )
 def test_a_trainers_key_is_known_by_its_last_part(key, name):
-    assert registry.canonical(key) == name
+    assert canonical(key) == name
 
 
 def test_a_member_has_its_familys_definition():

@@ -16,7 +16,7 @@ from tracker_diag import Monitor
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import BatchError, DiagError, SourceError
-from tracker_diag.metrics import registry
+from tracker_diag.metrics import own
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.records import Histogram
@@ -221,7 +221,7 @@ def test_everything_logged_is_registered_and_within_the_budget(rng, make_batch):
         metrics=lambda step: {"reward": math.nan if step == 70 else 1.0, "kl": 0.1},
     )
     stats = set(STATISTICS)
-    health = {metric.name for metric in registry.HEALTH}
+    health = {metric.name for metric in own.HEALTH}
     scalars = seen.scalars(79)
     assert len(scalars) + 1 <= 60
     for name in scalars:
@@ -695,7 +695,7 @@ def test_a_broken_tracker_is_counted_and_the_others_go_on(rng, make_batch, caplo
 def test_a_failure_of_our_own_never_reaches_training(rng, make_batch, monkeypatch):
     monitor = Monitor()
     monitor.observe(**make_batch(rng))
-    monkeypatch.setattr(monitor._judge.engine, "evaluate", lambda observed: 1 / 0)
+    monkeypatch.setattr(monitor._run.judge.engine, "evaluate", lambda observed: 1 / 0)
     monitor.log({}, 0)
     assert monitor.health["internal_errors"] == 1
     assert "ZeroDivisionError" in monitor.failures[0]
@@ -752,7 +752,7 @@ def test_a_run_is_saved_by_one_thread_while_another_trains(rng, make_batch):
 @pytest.mark.slow
 def test_memory_is_that_of_the_window(rng, make_batch):
     _, monitor = watch([make_batch(rng) for _ in range(8)], window=4)
-    assert all(len(window._recent) == 4 for window in monitor._windows.values())
+    assert all(len(window._recent) == 4 for window in monitor._run.windows.values())
 
 
 def growing(step):
@@ -831,7 +831,7 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 18; leave it out, and the diagnostics begin anew"),
+        ({}, "state: version None given, expected 19; leave it out, and the diagnostics begin anew"),
         ({"version": 18}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
@@ -1004,9 +1004,11 @@ def test_a_broken_value_is_no_news_after_a_new_baseline(rng, make_batch):
 def test_an_evaluation_that_fails_costs_that_steps_diagnostics_alone(rng, make_batch, monkeypatch):
     seen = CapturingTracker()
     monitor = Monitor([seen])
-    whole = monitor._judge.engine.evaluate
+    whole = monitor._run.judge.engine.evaluate
     fails = iter([False, True, False, False])
-    monkeypatch.setattr(monitor._judge.engine, "evaluate", lambda observed: 1 / 0 if next(fails) else whole(observed))
+    monkeypatch.setattr(
+        monitor._run.judge.engine, "evaluate", lambda observed: 1 / 0 if next(fails) else whole(observed)
+    )
     for step in range(4):
         monitor.observe(**make_batch(rng))
         monitor.log({"reward": step / 4}, step)

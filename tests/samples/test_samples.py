@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker_diag.errors import BatchError
-from tracker_diag.metrics import registry
+from tracker_diag.metrics.own import SAMPLED
+from tracker_diag.metrics.registry import training
 from tracker_diag.samples.aggregates import aggregates
 from tracker_diag.samples.samples import Samples
 
@@ -261,8 +262,8 @@ def test_every_aggregate_is_in_the_registry_and_says_what_it_is_taken_of():
                 {"name": "b", "status": "error" if i % 2 else "ok"}] for i in range(n)],
     )  # fmt: skip
     names = {name.partition(":")[0] for name in found} | {"essential_tool_share"}
-    assert names == set(registry.SAMPLED)
-    assert all(registry.training(name) for name in found)
+    assert names == set(SAMPLED)
+    assert all(training(name) for name in found)
 
 
 def test_recovery_after_a_failed_call_and_the_cost_of_a_success():

@@ -92,7 +92,7 @@ def hung(rank, world, port, folder):
             until((folder / "1.9").exists)
         if step > 9:  # in step again, as training keeps them
             until(lambda: all((folder / f"{other}.{step}").exists() for other in range(world)))  # noqa: B023
-            until(lambda: not monitor._intake._ranks._store._thread._calls)
+            until(lambda: not monitor._run.intake._ranks._store._thread._calls)
     monitor.close()
     return report(monitor)
 

@@ -208,8 +208,8 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
 
         def begin():
             monitor = Monitor([seen], ranks=Told())
-            whole = monitor._judge.engine.evaluate
-            monitor._judge.engine.evaluate = lambda o: (found.update({o.step: dict(o.missing)}), whole(o))[1]
+            whole = monitor._run.judge.engine.evaluate
+            monitor._run.judge.engine.evaluate = lambda o: (found.update({o.step: dict(o.missing)}), whole(o))[1]
             return monitor
 
         monitor = begin()
@@ -318,7 +318,7 @@ def test_what_comes_after_the_last_step_is_of_it_and_nobody_is_waited_for():
     (text_only,) = (row for row in report(monitor) if (row["pair"], row["slice"]) == ("policy", "text_only"))
     assert seen.scalars(0)["diag/policy/text_only/count"] == text_only["count"]
     assert set(first.names.rows["tool"]) == {"search", "python", "browser"}
-    assert monitor._intake.missing == {Rank(2, ""): 1}
+    assert monitor._run.intake.missing == {Rank(2, ""): 1}
     assert not +monitor.health
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.families import derived
+from tracker_diag.metrics.keys import canonical, of_evaluation, same_kind
 from tracker_diag.metrics.yaml_files import YamlFile
 from tracker_diag.stats.once import once
 
@@ -263,7 +264,7 @@ class _Matcher:
     def find(self, key: str, order: int) -> Mapped | None:
         """What `key` stands for; `order`, its place in the run, decides between keys of one pattern."""
         forms = (key, *_shorter(key, self.file))
-        if registry.canonical(key) == key and key not in self._exact:
+        if canonical(key) == key and key not in self._exact:
             return Mapped(key, rank=-1)
         for form in forms:
             if form in self._exact and (not self.file.any_prefix or self._same_kind(key, form)):
@@ -272,14 +273,14 @@ class _Matcher:
             for form in forms:
                 if match := pattern.fullmatch(form):
                     member = match.groupdict().get("member")
-                    if name or not registry.of_evaluation(key):
+                    if name or not of_evaluation(key):
                         return self._mapped(name, place, order, f"{name}:{member}" if member else "") if name else None
                     break  # what is no evaluation of the trainer's own may be one of the user's
-        if self.file.framework != GENERIC and registry.of_evaluation(key):
+        if self.file.framework != GENERIC and of_evaluation(key):
             # An evaluation is often the user's own, whatever the trainer.
             well_known = _matcher(GENERIC).find(key, order)
             return well_known and replace(well_known, rank=_LAST + well_known.rank)
-        name_in_key = registry.canonical(key)
+        name_in_key = canonical(key)
         return Mapped(name_in_key, rank=_LAST + order) if name_in_key else None
 
     def why_not(self, key: str) -> str:
@@ -290,7 +291,7 @@ class _Matcher:
 
     def _same_kind(self, key: str, form: str) -> bool:
         """Whether `form`, the end of `key`, means the same with what is before it."""
-        return registry.same_kind(self._exact[form][0], key.removesuffix(form).rstrip("/"))
+        return same_kind(self._exact[form][0], key.removesuffix(form).rstrip("/"))
 
     def _mapped(self, name: str, place: int, order: int, member: str = "") -> Mapped:
         alias = self.file.metrics[name]
@@ -308,7 +309,7 @@ def _shorter(key: str, file: Aliases) -> Iterator[str]:
     for prefix in file.prefixes:
         if key.startswith(prefix):
             yield key[len(prefix) :]
-    if file.any_prefix and not registry.of_evaluation(key):
+    if file.any_prefix and not of_evaluation(key):
         parts = key.split("/")
         yield from ("/".join(parts[start:]) for start in range(1, len(parts)))
 

@@ -1,18 +1,14 @@
-"""The registry of metric names: those of trainers, of our health and state; statistics have a table of their own.
+"""The registry of the metrics that trainers log, by canonical name.
 
-Nothing is logged that is in neither; docs/metrics.md is made from both.
+What this package adds is in `own` and `statistics`. docs/metrics.md is made of all three.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tracker_diag.errors import UnknownName
 
 PREFIX = "diag/"
-SAMPLES, CANARY = f"{PREFIX}samples/", f"{PREFIX}canary/"
-"""What we measure that a trainer may log itself, each under its canonical name."""
-
 Algorithm: TypeAlias = Literal["ppo", "grpo", "gspo", "dpo", "sft"]
 """What names and limits may depend on. gspo: any ratio per sequence; dpo: any loss on pairs; sft: any loss on given
 text."""
@@ -35,33 +31,6 @@ class Metric:
     outcome: bool = False
     """Whether it says how good the run is as a whole, so that its best step is one to go back to."""
 
-
-HEALTH = (
-    Metric("rejected_batches", "batches", "observations refused after the first: see the warning in the log", "higher"),
-    Metric("rejected_samples", "calls", "calls of `samples` refused after the first: see the log", "higher"),
-    Metric("canary_errors", "checks", "checks of the canary that failed: see the log; training went on", "higher"),
-    Metric("canary_late", "checks", "checks of the canary that took longer than their time", "higher"),
-    Metric("late_steps", "steps", "observations or metrics refused because their step went backwards", "higher"),
-    Metric("after_close", "calls", "calls that came after the diagnostics had ended, and were left out", "higher"),
-    Metric("nonfinite_tokens", "tokens", "model tokens with a NaN or infinite log-ratio, in all pairs", "higher"),
-    Metric("nonfinite_metrics", "values", "NaN or infinite values among the metrics that you log", "higher"),
-    Metric("nonfinite_samples", "columns", "columns of rewards or advantages given with NaN or inf in them", "higher"),
-    Metric("rank_errors", "errors", "parts of a rank that could not be sent; training went on", "higher"),
-    Metric("lost_rank_steps", "steps", "steps of other ranks that were overwritten before they were read", "higher"),
-    Metric("rank_time_ratio", "ratio", "slowest rank's own seconds over the median rank's, as they say", "higher"),
-    Metric("internal_errors", "errors", "failures inside the diagnostics; training went on", "higher"),
-    Metric("masked_sequences", "sequences", "completions that the trainer took out of the loss", "higher"),
-    Metric("unscored_tokens", "tokens", "model tokens that the rollout engine gave no log-probability for", "higher"),
-    Metric("integration_errors", "errors", "failures on the way from a trainer's tensors; training went on", "higher"),
-    Metric("dropped_histograms", "records", "histograms left out since a tracker is slower than the run", "higher"),
-    Metric("dropped_steps", "steps", "steps left out since neither disk nor tracker took them", "higher"),
-    Metric("spool_errors", "errors", "entries that the disk did not take; they were kept in memory", "higher"),
-    Metric("decode_errors", "errors", "sequences whose text the decoder could not make; shown without it", "higher"),
-    Metric("callback_errors", "errors", "failures of your `on_incident`, or incidents it was not told of", "higher"),
-    Metric("checkpoint_errors", "errors", "checkpoints that could not be registered: see the log", "higher"),
-    Metric("tracker_errors", "errors", "failed calls into a tracker; training went on", "higher"),
-)
-"""Health of the diagnostics themselves, logged as `diag/health/<name>` from its first count on."""
 
 TRAINING = (
     # What is optimised.
@@ -388,98 +357,19 @@ TRAINING = (
 )
 """Metrics that a trainer logs itself; read by the rules under these names, with any prefix."""
 
-SAMPLED: dict[str, str] = {
-    "reward": "reward", "reward_std": "reward", "reward_min": "reward", "reward_max": "reward", "reward_p50": "reward",
-    "reward_p99": "reward", "reward_skew": "reward", "reward_zero_share": "reward", "reward_max_share": "reward",
-    "reward_top_share": "reward", "reward_component": "components", "reward_component_std": "components",
-    "component_variance_share": "components", "dead_component_share": "components", "format_reward": "components",
-    "env_reward": "env and reward", "env_reward_best": "env and reward",
-    "scorer_error_share": "scorer_error", "success_rate": "success or correct", "claimed_success": "text",
-    "verified_success": "success", "human_score": "human", "judge_score": "judge",
-    "verifier_score": "verifier or correct", "judge_style_correlation": "judge with length or text",
-    "response_length": "length", "response_length_max": "length", "truncated_share": "truncated",
-    "retokenised_share": "retokenised",
-    "response_length_right": "length and success or correct", "response_length_wrong": "length and success or correct",
-    "turns": "turns", "repeat_ratio": "text or tokens", "refusal_rate": "text", "diversity": "calls, text or tokens",
-    "tool_calls": "calls", "tool_failure_rate": "calls", "tool_share": "calls", "repeated_call_share": "calls",
-    "tool_entropy": "calls", "recovery_rate": "calls",
-    "tokens_per_success": "length and success or correct",
-    "essential_tool_share": "calls", "malformed_call_rate": "calls",
-    "void_turn_rate": "void_turns, or calls and text", "tool_seconds": "calls", "tool_timeouts": "calls",
-    "tool_result_tokens": "calls", "tool_truncated_share": "calls",
-    "reward_after_tool_failure": "calls and reward", "reward_after_tool_success": "calls and reward",
-    "zero_std_share": "group and reward", "effective_groups": "group and reward",
-    "group_reward_std": "group and reward", "advantage_std": "advantage", "advantage_max": "advantage",
-    "advantage_top_share": "advantage", "advantage_ess": "advantage",
-    "advantage_success_correlation": "advantage and success or correct",
-    "positive_logprob": "advantage and logprob", "version_span": "policy_version",
-    "unversioned_share": "policy_version",
-}  # fmt: skip
-"""What `samples` counts where the trainer does not log it, as `diag/samples/<name>`, and of what columns."""
-
-BY_CANARY = ("weights_arrived", "weights_behind", "adapter_missing", "canary_difference")
-"""What a canary measures, as `diag/canary/<name>`."""
-
-OWN = (
-    Metric("step", "step", "the training step that the diagnostics of a row belong to", "neither"),
-    Metric(
-        "rule/<ID>",
-        "state",
-        "−1 unknown, 0 healthy, 1 pending, 2 firing; once it has been pending",
-        "higher",
-    ),
-)
-
-OF_SEVERAL_KINDS = frozenset({"approx_kl", "clip_fraction", "entropy", "grad_norm", "kl", "learning_rate", "loss"})
-"""Names whose meaning depends on what is before them: `critic/loss` is no loss of the policy."""
-
-_PLAIN = frozenset({
-    "train", "training", "trainer", "learner", "learners", "default_policy", "actor", "policy", "rollout", "metrics",
-    "stats", "loss", "losses", "optim", "optimizer", "update", "ppo", "grpo", "gspo", "dpo", "sft", "rl",
-})  # fmt: skip
-"""Parts of a key that leave the usual meaning of its last part as it is."""
-
-_EVALUATION = re.compile(r"(?:^|/)(?:eval|evaluation|val|validation|test)(?:[-_][^/]*)?/")
-"""A part of a key, before its last, that says that the value is of an evaluation."""
-
 _TRAINING = {metric.name: metric for metric in TRAINING}
 
 
 def training(name: str) -> Metric:
     """The trainer's metric with the canonical `name`, also of one member (`tool_calls:search`); else UnknownName."""
-    found = _find(name)
-    if found is None:
+    metric = find(name)
+    if metric is None:
         raise UnknownName("metric", name, tuple(_TRAINING))
-    return found
+    return metric
 
 
-def canonical(key: str) -> str | None:
-    """The canonical name of a trainer's own `key`, with or without a prefix; None if it is none.
-
-    >>> canonical("train/reward")
-    'reward'
-    """
-    before, _, last = key.rpartition("/")
-    if _find(last) is None or key.startswith(PREFIX) or not same_kind(last, before):
-        return None
-    return last if last.startswith("eval_") or not of_evaluation(key) else None
-
-
-def same_kind(name: str, before: str) -> bool:
-    """Whether the canonical `name` keeps its meaning below `before`, the parts of a key that come first.
-
-    >>> same_kind("kl", "train"), same_kind("kl", "rollout_correction")
-    (True, False)
-    """
-    return name not in OF_SEVERAL_KINDS or _PLAIN.issuperset(before.lower().split("/") if before else ())
-
-
-def of_evaluation(key: str) -> bool:
-    """Whether `key` itself says that it is of an evaluation: `eval/reward`, `val-core/...`, `eval_reward`."""
-    return bool(_EVALUATION.search(key)) or key.startswith("eval_")
-
-
-def _find(name: str) -> Metric | None:
+def find(name: str) -> Metric | None:
+    """The trainer's metric with the canonical `name`, also of one member; None if there is none."""
     if name in _TRAINING:
         return _TRAINING[name]
     family, _, member = name.partition(":")

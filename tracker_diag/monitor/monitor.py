@@ -1,7 +1,7 @@
-"""Monitor: a `Judge` with tensors and trackers. Read this first.
+"""Monitor: what a training loop calls. Read this first, and then `run.py`.
 
     observe:  tensors → TokenBatch → slices → sketch and sums of each ratio pair
-    log:      → windows → statistics → Judge → findings and notices → trackers
+    log:      → `Run`: windows → statistics → Judge → findings and notices → guards → trackers
 
 After the first batch nothing here raises into training. A failure is counted in `diag/health/*`, warned of once, and
 kept in `Monitor.failures`.
@@ -10,49 +10,40 @@ kept in `Monitor.failures`.
 import atexit
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-from rich.console import RenderableType
 
 import tracker_diag.report.notebook  # noqa: F401  # pyright: ignore[reportUnusedImport]  # a Summary shows as its page
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import DiagError, restoring
 from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards, OnIncident
 from tracker_diag.health import Health
-from tracker_diag.metrics.registry import CANARY, Algorithm, training
+from tracker_diag.metrics.registry import Algorithm, training
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.monitor import readout
-from tracker_diag.monitor.worst import WorstSequences
-from tracker_diag.records import Record, Scalar, Table
-from tracker_diag.report.console import Terminal, plain, say
-from tracker_diag.report.history import History
-from tracker_diag.rules.alerts import Notice
+from tracker_diag.monitor.run import Request, Run
+from tracker_diag.records import Scalar, Table
+from tracker_diag.report.console import Terminal
 from tracker_diag.rules.earlier import Earlier, EarlierRun
-from tracker_diag.rules.judge import Judge, StepInputs, Verdict
+from tracker_diag.rules.judge import Judge
 from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.columns import Columns
-from tracker_diag.samples.intake import SampleIntake
 from tracker_diag.stats.kernel import kernel
 from tracker_diag.tensors.batch import Tensors
 from tracker_diag.tensors.decode import Decode
-from tracker_diag.tensors.intake import Intake
 from tracker_diag.tensors.observation import Observation
-from tracker_diag.tensors.pairs import PairWindows
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names
-from tracker_diag.tensors.step import Progress, Step, numbers, step_of
-from tracker_diag.tensors.suspicions import Silence
+from tracker_diag.tensors.step import numbers, step_of
 from tracker_diag.trackers.fan_out import BeforeSend, FanOut
 from tracker_diag.trackers.tracker import Tracker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 18
+STATE_VERSION = 19
 
 
 class Monitor(AbstractContextManager["Monitor"]):
@@ -114,26 +105,28 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._promised: dict[str, object] = {}
         """What `expect` was given, as settings that rules read."""
         in_use = in_force(rules, with_catalog=catalog)
-        self._judge = Judge(
+        judge = Judge(
             in_use, self._settings, config=config, algorithm=algorithm, earlier=Earlier(baseline), evaluation=evaluation
         )
         self.guards = Guards(guards, [rule.id for rule in in_use], self._state, on_incident, ranks)
-        self._wanted = readout.wanted(self._judge.engine.rules)
-        self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)
-        self._intake = Intake(self._state, ranks, clip)
-        self._samples = SampleIntake(self._state, ranks, essential_tools, texts=texts)
-        self._worst = WorstSequences(self._state, decode, live=source == "live")
-        self._history, self._progress, self.silence = History(), Progress(), Silence()
-        self.events = self._history.events
-        """What was done on purpose, by step: baselines that were taken anew, and what guards have said."""
+        self._run = Run(
+            judge,
+            self.guards,
+            self._out,
+            self._state,
+            settings=self._settings,
+            window=window,
+            clip=clip,
+            ranks=ranks,
+            essential_tools=essential_tools,
+            texts=texts,
+            decode=decode,
+            source=source,
+        )
+        self.silence, self.events = self._run.silence, self._run.history.events
+        """`events`: what was done on purpose, by step: new baselines, and what guards have said."""
         self.on_sync: Callable[[], object] | None = None
         """Called by `synced`; a `Canary` puts itself here."""
-        self._measured: dict[str, Scalar] = {}
-        """By the canary since the last `log`."""
-        self._open: Step | None = None
-        self._evaluating = False
-        self._source, self._rebaseline = source, list[str]()
-        self._acknowledge: list[tuple[str, str, int | None]] = []
         self._summary: Summary | None = None
         self._at_close = ExitStack()
         if ranks is None:  # else the rank that writes to a tracker does, and not each of them
@@ -150,25 +143,25 @@ class Monitor(AbstractContextManager["Monitor"]):
     @property
     def config(self) -> Mapping[str, object]:
         """Settings of the run by dotted name, for the rules that look at them. It may be replaced as they change."""
-        return self._judge.config
+        return self._run.judge.config
 
     @config.setter
     def config(self, config: Mapping[str, object]) -> None:
-        self._judge.config = {**config, **self._promised}
+        self._run.judge.config = {**config, **self._promised}
 
     @property
     def framework(self) -> str | None:
         """Whose names the metrics have; an integration sets it before the first row. None: recognised by the names."""
-        return self._judge.framework
+        return self._run.judge.framework
 
     @framework.setter
     def framework(self, framework: str | None) -> None:
-        self._judge.framework = framework
+        self._run.judge.framework = framework
 
     @property
     def algorithm(self) -> Algorithm | None:
         """What is trained with; None as long as neither settings nor names of metrics say it."""
-        return self._judge.algorithm
+        return self._run.judge.algorithm
 
     @property
     def trackers(self) -> tuple[Tracker, ...]:
@@ -177,27 +170,27 @@ class Monitor(AbstractContextManager["Monitor"]):
     @property
     def clip(self) -> tuple[float, float]:
         """How far below and above 1 the ratio is taken to be clipped."""
-        return self._windows.clip
+        return self._run.windows.clip
 
     @property
     def step(self) -> int | None:
         """The step that is underway; None before the first `log`."""
-        return self._progress.last
+        return self._run.progress.last
 
     @property
     def observed(self) -> bool:
         """Whether tensors have come since the last `log`."""
-        return bool(self._intake)
+        return bool(self._run.intake)
 
     @property
     def wants_tokens(self) -> bool:
         """Whether the worst sequences of the next step are looked for, which takes its tokens and not their counts."""
-        return self._intake.worst.looks
+        return self._run.intake.worst.looks
 
     @property
     def tensors_say_step(self) -> bool:
         """Whether `observe` is given steps: what is logged without one is then of theirs."""
-        return self._intake.says_step
+        return self._run.intake.says_step
 
     def __deepcopy__(self, memo: object) -> "Monitor":
         return self  # a copy of the tracker has it too
@@ -231,8 +224,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             self._state.tell([readout.LATE.format(rows)] if rows != self._settings.expected_steps else ())
         else:
             self._settings = GrowthSettings.for_run(rows).dialled(self._dial)
-            self._judge.restarted(self._settings)
-            self._windows.burn_in, self._windows.baseline = self._settings.short.burn_in, self._settings.short.baseline
+            self._run.restart(self._settings)
 
     def observe(self, *, step: int | None = None, seconds: float | None = None, **tensors: "Unpack[Tensors]") -> None:
         """Take in the per-token tensors of a batch; they belong to the step of the next `log`, or to `step`.
@@ -246,15 +238,9 @@ class Monitor(AbstractContextManager["Monitor"]):
             BatchError: on the first call, if the tensors do not fit together.
                 From then on such a batch is counted in `diag/health/rejected_batches` instead.
         """
-        if self._over():
-            return
-        with self.guard("rejected_batches"):
-            at = None if step is None else step_of(step)
-            if self._intake.step is not None and self._intake.step != at:
-                self._take({}, self._intake.step)
-            self._intake.observe(tensors, at, seconds)
-            self._state.strict = False
-            self._say(self.silence.observed(at))
+        if not self._over():
+            with self.guard("rejected_batches"):
+                self._run.observe(tensors, None if step is None else step_of(step), seconds)
 
     def observe_parts(
         self,
@@ -273,19 +259,15 @@ class Monitor(AbstractContextManager["Monitor"]):
         """
         if not self._over():
             with self.guard("rank_errors"):
-                self._intake.add(observed, names, missing, lost)
+                self._run.intake.add(observed, names, missing, lost)
                 if observed:
-                    self._say(self.silence.observed(None))
+                    self._run.warn(self.silence.observed(None))
 
     def samples(self, *, step: int | None = None, **columns: "Unpack[Columns]") -> None:
         """Take in what is known of each sequence of a batch, see `Columns`; as `observe` does, with its errors."""
         if not self._over():
-            with self.guard("rejected_samples", strict=self._samples.strict):
-                at = self._intake.step if step is None else step_of(step)
-                if self._intake.step not in (None, at):
-                    self._take({}, self._intake.step)
-                self._samples.put_columns(columns)
-                self._intake.step, self._intake.says_step = at, at is not None
+            with self.guard("rejected_samples", strict=self._run.samples.strict):
+                self._run.put_columns(columns, None if step is None else step_of(step))
 
     def synced(self) -> None:
         """Say that the sampler has got the newest weights. A `Canary` of this monitor sees whether that is so."""
@@ -299,7 +281,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         """
         if not self._over():
             with self.guard("internal_errors"):
-                self._measured |= {name: Scalar(training(name).name, value) for name, value in series.items()}
+                self._run.measured |= {name: Scalar(training(name).name, value) for name, value in series.items()}
 
     def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
         """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
@@ -312,14 +294,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         if not self._over():
             self.guards.forget()
             with self.guard("internal_errors"):
-                own, of_tensors = numbers(metrics), self._intake.step
-                upcoming = 0 if self.step is None else self.step + 1
-                at = step_of(step) if step is not None else upcoming if of_tensors is None else of_tensors
-                if of_tensors is not None and of_tensors != at:
-                    self._take({}, of_tensors)
-                warning = self.silence.logged(at, self._progress.last_with_tensors)
-                self._take(own, at)
-                self._say(warning)
+                self._run.log(numbers(metrics), None if step is None else step_of(step))
 
     def decide(self, can: Collection[Action] = ACTIONS) -> Decision:
         """What `guards` decide. Call it once a step, after `log`, on every rank, and carry the decision out.
@@ -330,8 +305,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         decision = Decision()
         if not self._over() and (step := self.step) is not None:
             with self.guard("internal_errors"):
-                decision, lines = self.guards.decide(step, self._judge, can)
-                self._write_guards(step, lines, decision.notices(step, lines))
+                decision = self._run.decide(step, can)
                 if decision.refresh_reference:
                     self.rebaseline("the reference was refreshed, and what is measured against it begins anew")
         return decision
@@ -341,8 +315,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         if not self._over():
             with self.guard("checkpoint_errors"):
                 at = step_of(step) if step is not None else self.step or 0
-                self.guards.checkpoint(Path(path), at, self._judge)
-                self._judge.checkpoints.append(at)
+                self.guards.checkpoint(Path(path), at, self._run.judge)
+                self._run.judge.checkpoints.append(at)
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until the trackers have all that was logged, `timeout` seconds at most; whether they have it."""
@@ -351,23 +325,16 @@ class Monitor(AbstractContextManager["Monitor"]):
     def close(self) -> Summary:
         """Write what is still to be written to all trackers. The tracker's own run stays open. Idempotent."""
         if self._state.elsewhere():
-            return self._result()
+            return self._run.summary()
         with self._state.turn:
             if self._summary is not None:
                 return self._summary
             with self.guard("internal_errors"):
-                if self._intake.asked or self.observed or self._samples:  # but no `log` came any more
+                if self._run.intake.asked or self.observed or self._run.samples:  # but no `log` came any more
                     self.log({})
-                if self._intake.close() | self._samples.gather():  # what other ranks have sent since
-                    self._take({}, self.step or 0)
-                self._record_baselines(self._progress.last or 0)
-                self._worst.close()
-            self._summary = self._result()
-        tables: list[Table] = []
-        with self.guard("internal_errors"):
-            tables += [self.slices_table(), *self._samples.tables(last=True), *self._worst.tables()]
-            tables += self.guards.close()
-        self._out.close(self._summary, tables)
+                self._run.end()
+            self._summary = self._run.summary()
+        self._out.close(self._summary, self._run.last_tables())
         with self.guard("internal_errors"):
             self._at_close.close()
         atexit.unregister(self.close)
@@ -378,7 +345,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
         All baselines restart, findings that rest on one end, and `reason` is written into the tracker.
         """
-        self._rebaseline.append(reason)
+        self._run.requests.append(Request(reason))
 
     def acknowledge(self, rule: str, reason: str, steps: int | None = None) -> None:
         """Keep quiet what you know of: the incidents that `rule` is a part of, from the next step on.
@@ -386,7 +353,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         They stay listed. Alerts, guards and the advice leave them out until they get worse, or for so many `steps`.
         `reason` is written into the tracker.
         """
-        self._acknowledge.append((rule, reason, steps))
+        self._run.requests.append(Request(reason, rule, steps))
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs to raise the same alerts as an unbroken one.
@@ -394,14 +361,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         Strings, numbers, lists and dictionaries alone: it goes into any checkpoint, and into JSON.
         """
         with self._state.turn:
-            return {name: part.state_dict() for name, part in self._parts().items()} | {
-                "version": STATE_VERSION,
-                "rows": self._settings.expected_steps,
-                "judge": self._judge.state_dict(),
-                "open": self._open.state_dict() if self._open else None,
-                "rebaseline": list(self._rebaseline),
-                "acknowledge": [list(known) for known in self._acknowledge],
-            }
+            state = {"version": STATE_VERSION, "rows": self._settings.expected_steps}
+            return state | self._run.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken. Rules that are new since then start from scratch.
@@ -411,19 +372,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         """
         with restoring(state, STATE_VERSION):
             self.expect(state.get("rows"))  # as it was begun, it goes on
-            for name, part in self._parts().items():
-                part.load_state_dict(state[name])
-            self._open = Step.of_state(state["open"]) if state["open"] else None
-            self._judge.load_state_dict(state["judge"], self._inputs({}))
-            self._rebaseline = list(state["rebaseline"])
-            self._acknowledge = [(rule, reason, steps) for rule, reason, steps in state["acknowledge"]]
-
-    def _parts(self) -> dict[str, Any]:
-        """What is saved and restored by itself, in this order."""
-        return {
-            "windows": self._windows, "intake": self._intake, "samples": self._samples, "health": self._state,
-            "history": self._history, "progress": self._progress, "guards": self.guards,
-        }  # fmt: skip
+            self._run.load_state_dict(state)
 
     def __exit__(self, *raised: object) -> None:
         self.close()
@@ -431,133 +380,20 @@ class Monitor(AbstractContextManager["Monitor"]):
     def summary(self) -> Summary:
         """What the run adds up to so far: findings, first break, blind and healthy rules."""
         with self._state.turn:
-            return self._result()
+            return self._run.summary()
 
     def explain(self) -> None:
         """Show which tensors and metrics the rules see, what to log so that more rules can see, and what counts."""
-        Terminal().print(self._first_look(whole=True))
-        Terminal().print(f"counted by {'the compiled kernel' if kernel() else 'numpy, as no kernel was compiled'}")
-
-    def _first_look(self, *, whole: bool) -> RenderableType:
-        windows, reach, told_by = self._windows, self.silence.reach, self._intake.told_by
         with self._state.turn:
-            return readout.seen(self.step, windows, reach, told_by, self._judge.engine, whole=whole)
+            shown = self._run.first_look(whole=True)
+        Terminal().print(shown)
+        Terminal().print(f"counted by {'the compiled kernel' if kernel() else 'numpy, as no kernel was compiled'}")
 
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""
         with self._state.turn:
-            return readout.slices_table(self._windows, self._intake.names)
-
-    def _result(self) -> Summary:
-        now = self._progress
-        summary = self._judge.summary(self._source, now.steps, now.first, now.last)
-        reach, engine = self.silence.reach, self._judge.engine
-        caveats = (*self.guards.caveats, *readout.caveats(self._windows, reach, self.health, now, engine))
-        tails, worst = readout.tails(self._windows), self._worst.shown()
-        stopped = bool(self.guards.stopped)
-        return self._history.included_in(replace(summary, caveats=caveats, tails=tails, worst=worst, stopped=stopped))
+            return self._run.slices_table()
 
     def _over(self) -> bool:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""
         return self._state.over(ended=self._summary is not None)
-
-    def _take(self, own: Mapping[str, float], at: int) -> None:
-        """Evaluate what has come, as a part of step `at`."""
-        with self.guard("internal_errors"):
-            gathered = self._intake.gather(at)
-            self._samples.gather()
-            if self._open is None or at != self._open.step:
-                self._progress.begin(at, with_tensors=bool(gathered))
-                self._record_baselines(at)
-                self._record_acknowledged(at)
-                self._open = Step(at)
-            self._evaluate(self._open, own)
-
-    def _record_baselines(self, step: int) -> None:
-        """Take the new baselines that were asked for, and write so."""
-        if self._rebaseline:
-            events, self._rebaseline = [f"new baseline: {reason}" for reason in self._rebaseline], []
-            self._windows.rebaseline()
-            self._write_events(step, events, self._judge.rebaseline(step))
-
-    def _record_acknowledged(self, step: int) -> None:
-        """Take what is known now, and write so."""
-        known, self._acknowledge = self._acknowledge, []
-        rules = {rule.id for rule in self._judge.engine.rules}
-        for rule, reason, steps in known:
-            if rule not in rules:
-                self._say(
-                    f"acknowledge: {rule!r} is no rule in force; nothing is kept quiet. See `tracker-diag rules list`"
-                )
-                continue
-            self._judge.acknowledge(rule, reason, steps)
-            until = "" if steps is None else f" for {steps} steps"
-            self._write_events(step, [f"{rule} is acknowledged{until}: {reason}"], Verdict((), ()))
-
-    def _write_events(self, step: int, events: Sequence[str], verdict: Verdict, notices: Sequence[Notice] = ()) -> None:
-        """Keep and write what was done on purpose at `step`, what that has changed, and further `notices`."""
-        if events or verdict.changed:
-            self.events += [(step, event) for event in events]
-            self._out.events(step, events, verdict.changed, [*notices, *verdict.notices])
-
-    def _write_guards(self, step: int, lines: Sequence[str], done: Sequence[Notice] = ()) -> None:
-        """Keep, write and warn of what guards have said at `step`; `done` are notices for people."""
-        noticed = {notice.text for notice in done}
-        self._state.tell(line for line in lines if line not in noticed)
-        self._write_events(step, lines, Verdict((), ()), done)
-
-    def _evaluate(self, step: Step, own: Mapping[str, float]) -> None:
-        """Put what has come of `step` through windows, statistics and rules, and write it to the trackers."""
-        if self._evaluating:  # a signal handler logs in the middle of a step
-            self.health["interrupted_steps"] += 1
-            return
-        self._evaluating = True
-        try:
-            self._judged(step, own)
-        finally:
-            self._evaluating = False
-
-    def _judged(self, step: Step, own: Mapping[str, float]) -> None:
-        observed, records, verdict, fresh = self._intake.taken(), list[Record](), Verdict((), ()), False
-        with self.guard("internal_errors"):  # the trainer's own metrics are written all the same
-            counted = self._windows.take(observed, step.pairs)
-            if observed:
-                self._progress.observed(step.step)
-            statistics = readout.statistics(self._windows, counted, self._intake.names, self._wanted)
-            step.pairs.update(observed)
-            self._say(self.silence.judged(observed))
-            sampled = self._samples.taken(step.step)
-            measured, self._measured = self._measured, {}
-            inputs = replace(
-                self._inputs(own),
-                statistics=readout.series(statistics, self._intake.time_ratio),
-                samples={**sampled.series, **measured},
-                non_finite=[*readout.nonfinite(own, observed, self.health), *sampled.broken],
-                checked=bool(own or observed or sampled.series or measured),
-            )
-            verdict = self._judge.step(step.step, inputs)
-            fresh = True
-            records += [*readout.scalars(statistics), *readout.histograms(self._windows, counted), *sampled.records]
-            records += [Scalar(CANARY + name, scalar.value) for name, scalar in measured.items()]
-            self._history.add_step(step.step, self._judge.series, records)
-        records += readout.states(self._judge.engine, self.health, self._intake.time_ratio)
-        noticed = bool(verdict.notices)
-        records += self._samples.tables(noticed=noticed, step=step.step)
-        records += self._worst.step(step.step, self._judge.engine.open, self._windows, self._intake, told=noticed)
-        advice = self.guards.step(step.step, self._judge.series, self._judge, fresh=fresh)
-        records += self.guards.tables()
-        self._out.step(step.step, own, step.unsent(records), verdict.changed, verdict.notices, so_far=self._result)
-        self._write_guards(step.step, advice)
-        if self._out.tells and self.silence.look(self._progress.steps, bool(observed), self._windows.settled):
-            say(seen := self._first_look(whole=False))
-            self._out.events(step.step, [plain(seen)], (), ())
-
-    def _inputs(self, own: Mapping[str, float]) -> StepInputs:
-        """The metrics of a step, and what is known of its tensors besides their statistics."""
-        return readout.inputs(own, self._windows, self.silence.reach, self._intake.names, self._intake.missing)
-
-    def _say(self, warning: str | None) -> None:
-        """Warn in the log and in the tracker."""
-        if warning:
-            self._state.tell([warning])
-            self._out.events(self.step or 0, [warning], (), ())

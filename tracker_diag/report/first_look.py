@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tracker_diag.metrics.own import SAMPLED
 from tracker_diag.metrics.reasons import SAY_TURN, Reason, Why
-from tracker_diag.metrics.registry import SAMPLED
 from tracker_diag.report.console import add_rows, labelled
 from tracker_diag.rules.triage import Summary
 

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tracker_diag.metrics.keys import canonical
+from tracker_diag.metrics.own import CANARY, SAMPLES
 from tracker_diag.metrics.reasons import not_observed
-from tracker_diag.metrics.registry import CANARY, PREFIX, SAMPLES, canonical
+from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import Pair, StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import STATE_VALUES

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracker_diag.errors import BatchError
 from tracker_diag.health import Health
-from tracker_diag.metrics.registry import SAMPLES
+from tracker_diag.metrics.own import SAMPLES
 from tracker_diag.metrics.series import NAMED_ROWS
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.samples.aggregates import aggregates

@@ -294,7 +294,7 @@ def test_of_ranks_that_have_the_same_sequences_the_first_is_looked_at(monkeypatc
     assert hooked(trainer) == (rank % 2 == 0, rank % 2 == 0)
     assert [one.name for one in monitor.trackers] == (["jsonl"] if rank == 0 else [])
     if rank % 2 == 0:
-        ranks = monitor._intake._ranks
+        ranks = monitor._run.intake._ranks
         assert (ranks._rank, len(ranks._others)) == (data[0], 1 if rank == 0 else 0)
         trainer.stats_logger.close()
     assert hooked(trainer) == (False, False)

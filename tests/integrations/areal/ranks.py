@@ -131,7 +131,7 @@ def main(folder):
     found["watched"] = train(trainer, generator, range(COMPARED), monitor)
     train(trainer, generator, range(COMPARED, STEPS), monitor)
     torch.save(losses.given, folder / f"{rank}.pt")
-    while monitor._intake._ranks._thread._calls:  # what it has to hand over is on its way
+    while monitor._run.intake._ranks._thread._calls:  # what it has to hand over is on its way
         time.sleep(0.01)
     dist.barrier(group=trainer.actor.cpu_group)
     trainer.stats_logger.close()
@@ -140,7 +140,7 @@ def main(folder):
         "hooked": ppo.grpo_loss_fn is not losses,
         "table": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
         "failures": [str(one) for one in monitor.failures],
-        "missing": len(monitor._intake.missing or ()),
+        "missing": len(monitor._run.intake.missing or ()),
         "backends": [one.name for one in monitor.trackers],
     }
     (folder / f"{rank}.json").write_text(json.dumps(found))

@@ -488,7 +488,7 @@ def job(monkeypatch):
 
 def shared(monitor):
     """Rank 0 has taken in what the others have sent."""
-    ranks = monitor._intake._ranks
+    ranks = monitor._run.intake._ranks
     ranks._thread.put(ranks._take)
     deadline = time.monotonic() + 60
     while ranks._thread._calls:
@@ -535,7 +535,7 @@ def test_rank_0_sees_what_other_ranks_train_on(released, listed, rng, job, tmp_p
     shared(first._monitor)
     one_step(1)
     assert counted(first._monitor, "mismatch")["post_tool"] == 3 * 4 * 14  # two steps of its own, one of the other's
-    assert not first._monitor._intake.missing
+    assert not first._monitor._run.intake.missing
     first.ended()
     assert not +first._monitor.health
 

@@ -1,6 +1,5 @@
 """What all kinds of signals share. A kind is one class in one file: its fields and its evaluation."""
 
-import copy
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -60,7 +59,8 @@ class Signal:
 
     def start(self, at: Place) -> Self:
         """A copy that is evaluated at one place."""
-        started = copy.copy(self)
+        started = object.__new__(type(self))  # `copy.copy` takes five times as long, and a run starts hundreds
+        vars(started).update(vars(self))
         started.begin(at)
         return started
 
