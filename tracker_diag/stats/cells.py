@@ -5,6 +5,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tracker_diag.stats.arrays import IntArray, RowArray
+from tracker_diag.stats.kernel import kernel
 
 Cells: TypeAlias = tuple[IntArray, IntArray]
 """Flat indices in ascending order, and the counts there."""
@@ -44,4 +45,7 @@ def merged(first: Cells, second: Cells) -> Cells:
 
 def add_sparse(into: IntArray, cells: Cells, sign: int = 1) -> None:
     """Add `cells` of `sparse` to `into`, in place; each index occurs once."""
-    into.reshape(-1)[cells[0]] += sign * cells[1]
+    if compiled := kernel():
+        compiled.add(into, *cells, sign)
+    else:
+        into.reshape(-1)[cells[0]] += sign * cells[1]

@@ -22,7 +22,7 @@ SHAPE = (2, 3, 2)
 SIZE = 13
 """Those twelve, and the sum of |w A| of the tokens that are not clipped over the number of tokens of their sequence."""
 MOST = 50.0
-"""Log-ratios beyond this count as this, so that float32 holds their weights."""
+"""Log-ratios beyond this count as this, so that no weight is beyond floats."""
 
 
 def gradient_sums(
@@ -47,9 +47,12 @@ def gradient_sums(
         share: (N,) 1 over the number of model tokens of each token's sequence.
     """
     xp = namespace(r)
-    pull = abs(advantages) if applied is None else abs(advantages * applied)
+    r, pull = _float64(r), abs(_float64(advantages))
+    if applied is not None:
+        pull = pull * abs(_float64(applied))
     counted = (row < rows) & xp.isfinite(r) & xp.isfinite(pull) & (advantages != 0)
-    side = (r >= math.log1p(-clip[0])) * 1 + (r > math.log1p(clip[1])) * 1
+    low, high = log_limits(clip)
+    side = (r >= low) * 1 + (r > high) * 1
     everything = xp is np and counted.all()  # on a host it is known, and saves three passes
 
     def only(values: Array, otherwise: float) -> Array:
@@ -60,6 +63,15 @@ def gradient_sums(
     summed = [_summed(cell, values, rows * 6 + 1)[:-1].reshape(rows, 6) for values in (counted, mass, mass * share)]
     by_sequence = summed[2].sum(1) - summed[2][:, 2 * ABOVE + POSITIVE] - summed[2][:, 2 * BELOW + NEGATIVE]
     return xp.concatenate([summed[0], summed[1], by_sequence[:, None]], 1)
+
+
+def log_limits(clip: tuple[float, float]) -> tuple[float, float]:
+    """The log-ratios at which clipping begins, below and above."""
+    return math.log1p(-clip[0]), math.log1p(clip[1])
+
+
+def _float64(values: Array) -> Array:
+    return values.astype(np.float64, copy=False) if isinstance(values, np.ndarray) else values.double()
 
 
 def _summed(cell: Array, values: Array, cells: int) -> Array:

@@ -1,8 +1,7 @@
 /* One pass over the log-ratios r = new - old of a batch: the bins of its sketch, and the sums of its weights.
 
    A batch is given as segments: tokens next to each other that are of one sequence and one row of most partitions.
-   Sums are added in eight lanes, in one order, and without fused operations, so all processors give the same bits.
-   Loops are plain, for the compiler to turn into operations on several values. */
+   Sums are added in eight lanes, in one order, and without fused operations, so all processors give the same bits. */
 
 #include <math.h>
 #include <stdint.h>
@@ -26,62 +25,70 @@ typedef struct { double n, largest, first, second, total, squares, k3; } sums_t;
 /* The same of a block, of e = w - 1, which is not relative to anything. */
 typedef struct { double largest, excess, squared, total, squares, k3; } block_t;
 
-int kernel_version(void) { return 1; }
+int kernel_version(void) { return 2; }
 
-static inline double added(const double *x) { return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7])); }
+/* Eight numbers that are worked on at once, and their bits. */
+typedef double lanes __attribute__((vector_size(64)));
+typedef int64_t lane_bits __attribute__((vector_size(64)));
+
+static inline __attribute__((always_inline)) double added(const lanes *given) {
+    lanes x = *given;
+    return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+}
 
 /* exp(x) - 1 for |x| < 4, and exp(x) - 1 - x without cancellation: exp(x) = 2^k exp(f), |f| <= ln 2 / 2, by its series. */
-static inline __attribute__((always_inline)) void expm1_of(double x, double *e, double *less_x) {
+static inline __attribute__((always_inline)) void expm1_of(const lanes *x, lanes *e, lanes *less_x) {
     const double magic = 6755399441055744.0; /* 1.5 * 2^52: what is added to it is rounded to a whole number */
-    double shifted = x * 1.4426950408889634 + magic, k = shifted - magic, two_k;
-    double f = (x - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
-    int64_t bits;
-    memcpy(&bits, &shifted, 8);
-    bits = (int64_t)((uint64_t)bits << 52) + 0x3ff0000000000000;
-    memcpy(&two_k, &bits, 8);
-    double q = f * (1 / 6227020800.0) + 1 / 479001600.0;
-    q = q * f + 1 / 39916800.0;
-    q = q * f + 1 / 3628800.0;
-    q = q * f + 1 / 362880.0;
-    q = q * f + 1 / 40320.0;
-    q = q * f + 1 / 5040.0;
-    q = q * f + 1 / 720.0;
-    q = q * f + 1 / 120.0;
-    q = q * f + 1 / 24.0;
-    q = q * f + 1 / 6.0;
-    q = q * f + 0.5;
-    q = q * (f * f);
-    double scaled = two_k * q + (two_k * f + (two_k - 1.0));
-    *e = k == 0.0 ? q + f : scaled;
-    *less_x = k == 0.0 ? q : scaled - x;
+    lanes shifted = *x * 1.4426950408889634 + magic, k = shifted - magic;
+    lanes f = (*x - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10, g = f * f;
+    lanes two_k = (lanes)(((lane_bits)shifted << 52) + 0x3ff0000000000000);
+    lanes even = g * (1 / 479001600.0) + 1 / 3628800.0, odd = g * (1 / 6227020800.0) + 1 / 39916800.0;
+    even = even * g + 1 / 40320.0;
+    odd = odd * g + 1 / 362880.0;
+    even = even * g + 1 / 720.0;
+    odd = odd * g + 1 / 5040.0;
+    even = even * g + 1 / 24.0;
+    odd = odd * g + 1 / 120.0;
+    even = even * g + 0.5;
+    odd = odd * g + 1 / 6.0;
+    lanes rest = two_k * ((odd * f + even) * g), first = two_k * f + (two_k - 1.0); /* of k = 0 it is x itself */
+    *e = rest + first;
+    *less_x = rest + (first - *x);
+}
+
+static inline __attribute__((always_inline)) double largest_of(const double *r, int64_t n) {
+    lanes most = {0};
+    most += -INFINITY;
+    for (int64_t i = 0; i + 8 <= n; i += 8) {
+        lanes x;
+        memcpy(&x, r + i, sizeof x);
+        lane_bits more = x > most;
+        most = (lanes)(((lane_bits)x & more) | ((lane_bits)most & ~more));
+    }
+    double largest = most[0];
+    for (int64_t l = 1; l < 8; l++) largest = most[l] > largest ? most[l] : largest;
+    for (int64_t i = n & ~7; i < n; i++) largest = r[i] > largest ? r[i] : largest;
+    return largest;
 }
 
 /* The sums over r (n), all of them below 4 in size; room for a last group of eight is behind them. */
 static inline __attribute__((always_inline)) block_t small_block(double *restrict r, int64_t n, int drift) {
-    double excess[8] = {0}, squared[8] = {0}, total[8] = {0}, squares[8] = {0}, k3[8] = {0}, e[BLOCK + 8], less[BLOCK + 8];
-    double largest[8];
-    for (int64_t l = 0; l < 8; l++) largest[l] = r[0];
-    for (int64_t i = 0; i + 8 <= n; i += 8)
-        for (int64_t l = 0; l < 8; l++) largest[l] = r[i + l] > largest[l] ? r[i + l] : largest[l];
-    for (int64_t i = n & ~7; i < n; i++) largest[0] = r[i] > largest[0] ? r[i] : largest[0];
-    for (int64_t l = 1; l < 8; l++) largest[0] = largest[l] > largest[0] ? largest[l] : largest[0];
-    for (int64_t i = n; i < ((n + 7) & ~7); i++) r[i] = 0.0; /* adds nothing to any sum */
-    if (drift)
-        for (int64_t i = 0; i < ((n + 7) & ~7); i++) {
-            expm1_of(-r[i], e + i, less + i);
-            e[i] = -e[i] / (1.0 + e[i]);
-        }
-    else
-        for (int64_t i = 0; i < ((n + 7) & ~7); i++) expm1_of(r[i], e + i, less + i);
-    for (int64_t i = 0; i < n; i += 8)
-        for (int64_t l = 0; l < 8; l++) {
-            excess[l] += e[i + l];
-            squared[l] += e[i + l] * e[i + l];
-            total[l] += r[i + l];
-            squares[l] += r[i + l] * r[i + l];
-            k3[l] += less[i + l];
-        }
-    return (block_t){largest[0], added(excess), added(squared), added(total), added(squares), added(k3)};
+    lanes excess = {0}, squared = {0}, total = {0}, squares = {0}, k3 = {0};
+    double largest = largest_of(r, n);
+    for (int64_t i = n; i & 7; i++) r[i] = 0.0; /* adds nothing to any sum */
+    for (int64_t i = 0; i < n; i += 8) {
+        lanes x, toward, e, less;
+        memcpy(&x, r + i, sizeof x);
+        toward = drift ? -x : x;
+        expm1_of(&toward, &e, &less);
+        if (drift) e = -e / (1.0 + e);
+        excess += e;
+        squared += e * e;
+        total += x;
+        squares += x * x;
+        k3 += less;
+    }
+    return (block_t){largest, added(&excess), added(&squared), added(&total), added(&squares), added(&k3)};
 }
 
 static void raise(sums_t *s, double largest) {
@@ -201,6 +208,94 @@ void kernel_fold(const void *new, const void *old, int wide, int drift, int64_t 
             }
         }
     }
+}
+
+/* exp of r (n), of what is beyond `limit` as of that; room for a last group of eight is behind both. */
+static inline __attribute__((always_inline)) void weights(
+    const double *restrict r, int64_t n, uint32_t top, double limit, double *restrict w) {
+    if (top >= SMALL) {
+        for (int64_t i = 0; i < n; i++) w[i] = exp(fmin(fmax(r[i], -limit), limit));
+        return;
+    }
+    for (int64_t i = 0; i < n; i += 8) {
+        lanes x, e, less;
+        memcpy(&x, r + i, sizeof x);
+        expm1_of(&x, &e, &less);
+        e += 1.0;
+        memcpy(w + i, &e, sizeof e);
+    }
+}
+
+/* Add up what tokens of segments pull at the policy with: as `gradient_sums`, whose cells are `cells` of each context.
+
+   advantages, by   (N) by what each is multiplied; `by` may be null
+   share            (q) 1 over the tokens of a segment's sequence
+   low, high        log-ratios at which clipping begins */
+FASTEST
+void kernel_pulls(const void *new, const void *old, int wide, int64_t q, const int64_t *begin, const int64_t *end,
+                  const int64_t *context, const double *share, const double *advantages, const double *by, double low,
+                  double high, double limit, double *cells) {
+    double r[BLOCK + 8] = {0}, w[BLOCK + 8];
+    float x[BLOCK];
+    int32_t bin[BLOCK];
+    for (int64_t s = 0; s < q; s++) {
+        double number[8][6] = {{0}}, mass[8][6] = {{0}}, *sums = cells + 13 * context[s];
+        for (int64_t at = begin[s]; at < end[s]; at += BLOCK) {
+            int64_t n = end[s] - at < BLOCK ? end[s] - at : BLOCK;
+            log_ratios(new, old, wide, at, n, r, x);
+            weights(r, n, bins(x, n, bin), limit, w);
+            for (int64_t i = 0; i < n; i++) {
+                double a = advantages[at + i], pull = fabs(by ? a * by[at + i] : a);
+                if (a == 0 || !isfinite(pull) || !isfinite(r[i])) continue;
+                int cell = ((r[i] >= low) + (r[i] > high)) * 2 + (a > 0);
+                number[i & 7][cell] += 1;
+                mass[i & 7][cell] += pull * w[i];
+            }
+        }
+        for (int cell = 0; cell < 6; cell++) {
+            double of_cell = 0;
+            for (int l = 0; l < 8; l++) {
+                sums[cell] += number[l][cell];
+                of_cell += mass[l][cell];
+            }
+            sums[6 + cell] += of_cell;
+            if (cell != 0 && cell != 5) sums[12] += share[s] * of_cell; /* those two are clipped */
+        }
+    }
+}
+
+/* Add up the weights that the optimiser applied (N) to tokens of segments: as `applied_sums`, `sums` (contexts, 5). */
+FASTEST
+void kernel_applied(const void *new, const void *old, int wide, int64_t q, const int64_t *begin, const int64_t *end,
+                    const int64_t *context, const double *applied, double modified, double limit, double *sums) {
+    double r[BLOCK + 8] = {0}, w[BLOCK + 8];
+    float x[BLOCK];
+    int32_t bin[BLOCK];
+    for (int64_t s = 0; s < q; s++) {
+        double of_lane[8][5] = {{0}};
+        for (int64_t at = begin[s]; at < end[s]; at += BLOCK) {
+            int64_t n = end[s] - at < BLOCK ? end[s] - at : BLOCK;
+            log_ratios(new, old, wide, at, n, r, x);
+            weights(r, n, bins(x, n, bin), limit, w);
+            for (int64_t i = 0; i < n; i++) {
+                double a = applied[at + i], *mine = of_lane[i & 7];
+                int finite = isfinite(a), both = finite && isfinite(r[i]);
+                a = both ? a : 0.0;
+                mine[0] += both;
+                mine[1] += a;
+                mine[2] += a * a;
+                mine[3] += both && fabs(a - w[i]) > modified * w[i];
+                mine[4] += !finite;
+            }
+        }
+        for (int l = 0; l < 8; l++)
+            for (int k = 0; k < 5; k++) sums[5 * context[s] + k] += of_lane[l][k];
+    }
+}
+
+/* Add each of count (n), times `sign`, to `into` at its index. */
+void kernel_add(int64_t *into, int64_t n, const int64_t *index, const int64_t *count, int64_t sign) {
+    for (int64_t i = 0; i < n; i++) into[index[i]] += sign * count[i];
 }
 
 /* Count x (n) into partitions, of which `rows` has the row of each. */

@@ -14,7 +14,7 @@ import numpy as np
 from tracker_diag.stats.arrays import Array, Float64Array, IntArray, RowArray
 
 FILE = Path(__file__).with_name("_kernel.so")
-VERSION = 1
+VERSION = 2
 """Of what its functions take; a file of another version is left over from an earlier build."""
 
 
@@ -51,15 +51,56 @@ class Kernel:
             counted: counts and nonfinite of each partition, to be added to.
             summed: (contexts, 7) sums of weights and (contexts, sequences) sums of r, to be added to.
         """
-        kind = np.float64 if np.float64 in (pair[0].dtype, pair[1].dtype) else np.float32
-        given, (counts, nonfinite) = [np.ascontiguousarray(part, kind) for part in pair], counted
+        (given, wide), (counts, nonfinite) = _contiguous(pair), counted
         sizes = np.array([len(part) for part in nonfinite])
         by_token = np.array([len(part) != len(segments[0]) for part in rows], np.uint8)
         self._library.kernel_fold(
-            *map(_at, given), kind == np.float64, from_numerator, ctypes.c_int64(len(segments[0])), *map(_at, segments),
+            *map(_at, given), wide, from_numerator, ctypes.c_int64(len(segments[0])), *map(_at, segments),
             ctypes.c_int64(summed[1].shape[1]), len(rows), _all_at(rows), _at(by_token), _at(sizes), _all_at(counts),
             _all_at(nonfinite), *map(_at, summed),
         )  # fmt: skip
+
+    def pulls(
+        self, pair: Sequence[Array], segments: Sequence[IntArray], share: Float64Array,
+        multiplied: tuple[Array, Array | None], limits: tuple[float, float, float], sums: Float64Array,
+    ) -> None:  # fmt: skip
+        """Add the `gradient_sums` of segments to `sums` (contexts, 13).
+
+        Args:
+            pair, segments: as in `fold`.
+            share: (q,) 1 over the number of model tokens of each segment's sequence.
+            multiplied: advantages (N,), and what they are multiplied by, if anything.
+            limits: log-ratios at which clipping begins, below and above, and beyond which a weight grows no more.
+        """
+        (given, wide), (begin, end, context, _) = _contiguous(pair), segments
+        by = [None if part is None else np.ascontiguousarray(part, np.float64) for part in (share, *multiplied)]
+        self._library.kernel_pulls(
+            *map(_at, given), wide, ctypes.c_int64(len(begin)), *map(_at, (begin, end, context)),
+            *(None if part is None else _at(part) for part in by), *map(ctypes.c_double, limits), _at(sums),
+        )  # fmt: skip
+
+    def applied(
+        self, pair: Sequence[Array], segments: Sequence[IntArray], applied: Array, limits: tuple[float, float],
+        sums: Float64Array,
+    ) -> None:  # fmt: skip
+        """Add the `applied_sums` of segments to `sums` (contexts, 5).
+
+        Args:
+            pair, segments: as in `fold`.
+            applied: (N,) weights as the optimiser used them.
+            limits: how far, relative, from exp r a weight is modified, and the log-ratio beyond which exp r is not
+                taken.
+        """
+        (given, wide), (begin, end, context, _) = _contiguous(pair), segments
+        weights = np.ascontiguousarray(applied, np.float64)
+        self._library.kernel_applied(
+            *map(_at, given), wide, ctypes.c_int64(len(begin)), *map(_at, (begin, end, context)), _at(weights),
+            *map(ctypes.c_double, limits), _at(sums),
+        )  # fmt: skip
+
+    def add(self, into: IntArray, index: IntArray, count: IntArray, sign: int) -> None:
+        """Add `sign` times each `count` to `into`, flattened, at its `index`."""
+        self._library.kernel_add(_at(into), ctypes.c_int64(len(index)), _at(index), _at(count), ctypes.c_int64(sign))
 
     def taken(self, counts: RowArray) -> tuple[IntArray, IntArray]:
         """The cells of `counts` that are not 0, as `sparse` gives them; there is 0 afterwards."""
@@ -68,6 +109,12 @@ class Kernel:
         index, count = np.empty(filled + 1, np.int64), np.empty(filled + 1, np.int64)
         self._library.kernel_taken(_at(counts), size, _at(index), _at(count))
         return index[:filled], count[:filled]
+
+
+def _contiguous(pair: Sequence[Array]) -> tuple[list[Array], bool]:
+    """Both log-probabilities of a pair in one dtype, and whether that is float64."""
+    wide = np.float64 in (pair[0].dtype, pair[1].dtype)
+    return [np.ascontiguousarray(part, np.float64 if wide else np.float32) for part in pair], wide
 
 
 def _at(array: Array) -> ctypes.c_void_p:

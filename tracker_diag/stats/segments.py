@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracker_diag.stats.arrays import Float64Array, FloatArray, IntArray, RowArray
+from tracker_diag.stats.arrays import Array, Float64Array, FloatArray, IntArray, RowArray
+from tracker_diag.stats.gradient import MOST, SIZE, gradient_sums, log_limits
 from tracker_diag.stats.histogram import FEW, Tally
 from tracker_diag.stats.kernel import kernel
-from tracker_diag.stats.weights import FIELDS, WeightSums
+from tracker_diag.stats.weights import FIELDS, LARGEST, MODIFIED, WeightSums, applied_sums
 
 SMALL = 4.0
 """Nats: a weight is then known to 1e-14, whatever the others are."""
@@ -105,6 +106,50 @@ class Sums:
                 total = np.add.reduceat(r.astype(np.float64, copy=False), starts)
         np.add.at(self.of_sequences, (segments.context, segments.sequence), total)
         self._sums[:] = (WeightSums.of_array(self._sums.T) + WeightSums.of_array(weights)).array().T
+
+
+def pulls_of(
+    pair: Sequence[FloatArray],
+    segments: Segments,
+    multiplied: tuple[Array, Array | None],
+    share: Float64Array,
+    clip: tuple[float, float],
+    contexts: int,
+) -> Float64Array:
+    """(contexts, 13) `gradient_sums` of `segments`.
+
+    Args:
+        pair: (N,) new and old log-probabilities in nats, whose difference is r.
+        multiplied: (N,) advantages, and the weights that the loss is multiplied by, if any.
+        share: (q,) 1 over the number of model tokens of each segment's sequence.
+        clip: how far below and above 1 the ratio is clipped.
+    """
+    if compiled := kernel():
+        sums = np.zeros((contexts, SIZE))
+        compiled.pulls(pair, segments.arrays, share, multiplied, (*log_limits(clip), MOST), sums)
+        return sums
+    r, context = _of_tokens(pair, segments)
+    advantages, by = (None if part is None else part[segments.tokens()] for part in multiplied)
+    of_tokens = share.repeat(segments.lengths)
+    pulls: Float64Array = gradient_sums(r, advantages, context, clip, by, rows=contexts, share=of_tokens)
+    return pulls
+
+
+def applied_of(pair: Sequence[FloatArray], segments: Segments, applied: Array, contexts: int) -> Float64Array:
+    """(contexts, 5) `applied_sums` of `segments`; `applied` (N,) are the weights that the optimiser used."""
+    if compiled := kernel():
+        sums = np.zeros((contexts, 5))
+        compiled.applied(pair, segments.arrays, applied, (MODIFIED, LARGEST), sums)
+        return sums
+    (r, context), weights = _of_tokens(pair, segments), applied[segments.tokens()]
+    return np.stack([applied_sums(weights, r, context == row) for row in range(contexts)])
+
+
+def _of_tokens(pair: Sequence[FloatArray], segments: Segments) -> tuple[FloatArray, IntArray]:
+    """(n,) log-ratio and context of each token of `segments`."""
+    new, old = (part[segments.tokens()] for part in pair)
+    with np.errstate(invalid="ignore"):
+        return new - old, segments.context.repeat(segments.lengths)
 
 
 def stretch_sums(log_weights: FloatArray, starts: IntArray, *, from_numerator: bool) -> Float64Array | None:

@@ -190,6 +190,8 @@ FIELDS = tuple(field.name for field in fields(WeightSums))
 
 MODIFIED = 0.01
 """An applied weight further than this from exp r, relative, was modified; bfloat16 alone gives 0.004."""
+LARGEST = 700.0
+"""Log-ratios beyond this count as this when applied weights are held against them, so that none is infinite."""
 
 
 def applied_sums(applied: Array, log_weights: Array, member: Array) -> Array:
@@ -202,7 +204,7 @@ def applied_sums(applied: Array, log_weights: Array, member: Array) -> Array:
     counted = member & xp.isfinite(applied) & xp.isfinite(log_weights)
     a, r = (xp.where(counted, x, 0.0) for x in (applied, log_weights))
     a, r = (x.astype(np.float64) if xp is np else x.double() for x in (a, r))
-    raw = xp.exp(xp.clip(r, -700.0, 700.0))
+    raw = xp.exp(xp.clip(r, -LARGEST, LARGEST))
     modified = counted & (abs(a - raw) > MODIFIED * raw)
     broken = member & ~xp.isfinite(applied)
     return xp.stack([counted.sum() * 1.0, a.sum(), (a * a).sum(), modified.sum() * 1.0, broken.sum() * 1.0])

@@ -10,9 +10,8 @@ import numpy as np
 
 from tracker_diag.metrics.series import FIRST, PAIRS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, BoolArray, Float64Array, IntArray, RowArray
-from tracker_diag.stats.gradient import SIZE, gradient_sums
-from tracker_diag.stats.segments import Segments, Sums
-from tracker_diag.stats.weights import applied_sums
+from tracker_diag.stats.gradient import SIZE
+from tracker_diag.stats.segments import Segments, Sums, applied_of, pulls_of
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.observation import (
     GROUPS,
@@ -166,23 +165,14 @@ class _Reduced:
 
     def include(self, tokens: slice, segments: Segments, rows: Mapping[Dimension, RowArray]) -> None:
         """Take in `segments`, whose tokens are among `tokens`."""
-        new, old = (values[tokens] for values in self._pair)
-        self._sums.include(new, old, segments, [rows[dimension] for dimension in self._dimensions])
-        if self._weights is None and self._advantages is None:
-            return
-        at, lengths = segments.tokens(), segments.lengths
-        with np.errstate(invalid="ignore"):
-            r, context = new[at] - old[at], segments.context.repeat(lengths)
+        pair = [values[tokens] for values in self._pair]
+        self._sums.include(*pair, segments, [rows[dimension] for dimension in self._dimensions])
         if self._weights is not None:
-            applied = self._weights[tokens][at]
-            for row in range(len(ROWS)):
-                mine = context == row
-                self._applied[row] += applied_sums(applied[mine], r[mine], mine[mine])
+            self._applied += applied_of(pair, segments, self._weights[tokens], len(ROWS))
         if self._advantages is not None:
-            by = None if self._multiplied is None else self._multiplied[tokens][at]
-            share = (1 / self._sizes[segments.sequence]).repeat(lengths)
-            given = self._advantages[tokens][at]
-            self._update += gradient_sums(r, given, context, self._clip, by, rows=len(ROWS), share=share)
+            by = None if self._multiplied is None else self._multiplied[tokens]
+            share, given = 1 / self._sizes[segments.sequence], (self._advantages[tokens], by)
+            self._update += pulls_of(pair, segments, given, share, self._clip, len(ROWS))
 
     def observation(self, lengths: Float64Array) -> Observation:
         """What all of them come to; `lengths` says of each row and sequence how many tokens it has."""
