@@ -14,11 +14,14 @@ from tracker_diag_trl.callback import settings
 from transformers import PrinterCallback, Qwen2ForCausalLM, TrainerCallback, set_seed
 
 from tracker_diag import Guard, Monitor
+from tracker_diag.attach.resume import resume_from
 from tracker_diag.testing import CapturingTracker
 
 FAULTS = Path(__file__).parents[1] / "tests" / "faults"
 STEPS, LAST = 70, 10
 """Steps of a run, and how many of its last ones tails, ESS and reward are the mean of."""
+RATE, LOWER = 3e-4, 10
+"""Learning rate at the start, and what a launcher divides it by after a rollback."""
 
 Run = dict[str, Any]
 
@@ -34,6 +37,7 @@ GUARDS: Mapping[str, tuple[Guard, ...]] = {
     "scale_lr": (acting("scale_lr"),),
     "kl_cap": (acting("kl_cap", bounds=(0.02, 1.0), target=0.05),),
     "skip_batch": (acting("skip_batch"),),
+    "rollback by a launcher": (acting("rollback"),),
 }
 ALL = "all of these"
 CASES: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
@@ -65,33 +69,45 @@ def runs(case: str, wanted: Sequence[str], seed: int) -> Iterator[tuple[str, Run
 
 
 def run(fault: Mapping[str, Any], guards: Sequence[Guard], seed: int) -> Run:
-    """One training, watched and guarded, and what has become of it."""
+    """One training, watched and guarded, and what has become of it; after a rollback a launcher starts it again."""
     sys.path[:0] = [str(FAULTS)] if str(FAULTS) not in sys.path else []
-    language: Any = import_module("language")
-
-    torch.set_num_threads(1)
-    set_seed(seed)
-    watcher, updates, capture = language.Watcher(fault, STEPS), _Updates(), CapturingTracker()
-    model = Qwen2ForCausalLM.from_pretrained(language.task.CHECKPOINT, dtype=torch.float32)
-    model.config.name_or_path = str(language.task.CHECKPOINT)
+    updates, capture, done, rate = _Updates(), CapturingTracker(), list[tuple[int, str]](), RATE
     with TemporaryDirectory() as folder:
-        common = {
-            "output_dir": folder, "lr_scheduler_type": "constant", "logging_steps": 1, "report_to": [], "seed": seed,
-            "save_strategy": "no", "bf16": False, "gradient_checkpointing": False, "use_cpu": True,
-            "disable_tqdm": True, "max_steps": STEPS,
-        }  # fmt: skip
-        trainer = language.grpo(model, common, {}, fault, watcher, False, seed)
-        trainer.remove_callback(PrinterCallback)
-        trainer.add_callback(updates)
-        monitor = attach(trainer, monitor=Monitor([capture], config=settings(trainer), guards=guards))
-        trainer.train()
-    if monitor.failures:
-        raise RuntimeError(f"the diagnostics failed: {monitor.failures}")
+        resume = None
+        while True:
+            trainer = _trainer(folder, fault, seed, rate)
+            trainer.add_callback(updates)
+            monitor = attach(trainer, monitor=Monitor([capture], config=settings(trainer), guards=guards))
+            trainer.train(resume_from_checkpoint=resume and resume.path)
+            if monitor.failures:
+                raise RuntimeError(f"the diagnostics failed: {monitor.failures}")
+            done += acted(monitor)
+            if (resume := resume_from(folder)) is None:
+                break
+            rate /= LOWER
     rows = [capture.own[step] | capture.scalars(step) for step in sorted(capture.own)][-LAST:]
     logged = {name: _mean(rows, key) for name, key in LOGGED.items()}
-    figures = {"reward": probed(model.eval(), language.task), **logged}
+    figures = {"reward": probed(trainer.model.eval(), import_module("language").task), **logged}
     kept = {name: None if value is None else float(f"{value:.4g}") for name, value in figures.items()}
-    return {**kept, "updates": updates.made, "acted": acted(monitor)}
+    return {**kept, "updates": updates.made, "acted": done}
+
+
+def _trainer(folder: str, fault: Mapping[str, Any], seed: int, rate: float) -> Any:
+    """GRPO of TRL with `fault`, its checkpoints in `folder`."""
+    language: Any = import_module("language")
+    torch.set_num_threads(1)
+    set_seed(seed)
+    model = Qwen2ForCausalLM.from_pretrained(language.task.CHECKPOINT, dtype=torch.float32)
+    model.config.name_or_path = str(language.task.CHECKPOINT)
+    common = {
+        "output_dir": folder, "lr_scheduler_type": "constant", "logging_steps": 1, "report_to": [], "seed": seed,
+        "save_strategy": "steps", "save_steps": 5, "bf16": False, "gradient_checkpointing": False, "use_cpu": True,
+        "disable_tqdm": True, "max_steps": STEPS,
+    }  # fmt: skip
+    watcher = language.Watcher(fault, STEPS)
+    trainer = language.grpo(model, common, {"learning_rate": rate}, fault, watcher, "", False, seed)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 LOGGED = {

@@ -7,10 +7,12 @@
 
 import gc
 import json
+import tempfile
 import time
 from statistics import median
 from typing import Any
 
+import peft
 import torch
 import transformers
 
@@ -110,27 +112,75 @@ def waiting() -> dict[str, Any]:
 
 def memory(kind: str, more: dict[str, Any], **plan: Any) -> dict[str, float]:
     """GiB that a training step of a real model allocates at most, and what is estimated."""
-    gc.collect()
-    torch.cuda.empty_cache()
     shape = SHAPE | more
-    dtype = torch.float32 if plan["precision"] == "float32" else torch.bfloat16
-    config = getattr(transformers, f"{kind}Config")(**shape)
-    config._attn_implementation = "sdpa"  # no other way to name it in a config
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).to("cuda", dtype)
+    model = built(kind, shape, torch.float32 if plan["precision"] == "float32" else torch.bfloat16)
     model.config.use_cache = False
+    if plan.get("lora_rank"):
+        adapters = peft.LoraConfig(r=plan["lora_rank"], target_modules="all-linear")
+        model = peft.get_peft_model(model, adapters, autocast_adapter_dtype=False)
     model.train()
     if plan.get("checkpointing"):
         model.gradient_checkpointing_enable()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, foreach=False)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-5, foreach=False)
     ids = torch.randint(0, shape["vocab_size"], (plan["micro_batch"], plan["length"]), device="cuda")
     torch.cuda.reset_peak_memory_stats()
     for _ in range(2):
         model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
-    real = torch.cuda.max_memory_allocated() / GIB
-    told = sum(estimate(plan_from({"device_gib": 80, "actor": shape, **plan})).values())
-    return {"allocated_gib": real, "estimated_gib": told, "ratio": told / real}
+    return compared(torch.cuda.max_memory_allocated(), {"actor": shape, **plan})
+
+
+def in_8_bits(kind: str, more: dict[str, Any]) -> dict[str, float]:
+    """GiB that a frozen model holds which transformers has quantised to fp8, and what is estimated."""
+    shape = SHAPE | more
+    settings = transformers.FineGrainedFP8Config()
+    with tempfile.TemporaryDirectory() as folder:
+        built(kind, shape, torch.bfloat16).save_pretrained(folder)
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        kinds = getattr(transformers, f"{kind}ForCausalLM")
+        model = kinds.from_pretrained(folder, quantization_config=settings, device_map="cuda", dtype=torch.bfloat16)
+        held = torch.cuda.memory_allocated() - before
+        assert any(one.dtype == torch.float8_e4m3fn for one in model.parameters())
+    quantised = shape | {"quantization_config": settings.to_dict()}
+    return compared(held, {"actor": 1.0, "optimizer": "sgd", "reference": quantised})
+
+
+def built(kind: str, shape: dict[str, Any], dtype: torch.dtype) -> Any:
+    """A model with random weights on the GPU, which is otherwise empty."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    config = getattr(transformers, f"{kind}Config")(**shape)
+    config._attn_implementation = "sdpa"  # no other way to name it in a config
+    return getattr(transformers, f"{kind}ForCausalLM")(config).to("cuda", dtype)
+
+
+def compared(held: int, plan: dict[str, Any]) -> dict[str, float]:
+    """Bytes `held` and the estimate of `plan`, in GiB."""
+    real, estimated = held / GIB, sum(estimate(plan_from({"device_gib": 80, **plan})).values())
+    return {"allocated_gib": real, "estimated_gib": estimated, "ratio": estimated / real}
+
+
+MIXTURE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768}
+
+
+def memories() -> dict[str, dict[str, float]]:
+    """Allocated and estimated memory of each model and plan."""
+    result = {}
+    trained: tuple[tuple[str, dict[str, Any], int | None], ...]
+    trained = (("Qwen2", {}, None), ("Llama", {}, None), ("Qwen3Moe", MIXTURE, None), ("Qwen2", {}, 16))
+    for kind, more, rank in trained:
+        for precision in ("bfloat16", "float32"):
+            for micro, length, checkpointing in ((1, 512, False), (4, 2048, False), (4, 2048, True)):
+                lora = f" LoRA {rank}" if rank else ""
+                name = f"{kind}{lora} {precision} {micro}x{length}{' checkpointed' if checkpointing else ''}"
+                plan = {"precision": precision, "micro_batch": micro, "length": length, "checkpointing": checkpointing}
+                result[name] = memory(kind, more, **plan, lora_rank=rank)
+    return result | {
+        f"{kind} fp8, frozen": in_8_bits(kind, more) for kind, more in (("Qwen2", {}), ("Qwen3Moe", MIXTURE))
+    }
 
 
 def main() -> None:
@@ -143,18 +193,7 @@ def main() -> None:
         "equal_to_the_bit": sum(here[key] == there.get(key) for key in here),
         "largest_relative_difference": max(abs(here[key] - there[key]) / max(abs(here[key]), 1e-12) for key in here),
         **waiting(),
-        "memory": {
-            f"{kind} {precision} {micro}x{length}{' checkpointed' if checkpointing else ''}": memory(
-                kind, more, precision=precision, micro_batch=micro, length=length, checkpointing=checkpointing
-            )
-            for kind, more in (
-                ("Qwen2", {}),
-                ("Llama", {}),
-                ("Qwen3Moe", {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768}),
-            )
-            for precision in ("bfloat16", "float32")
-            for micro, length, checkpointing in ((1, 512, False), (4, 2048, False), (4, 2048, True))
-        },
+        "memory": memories(),
     }
     ratios = [one["ratio"] for one in result["memory"].values()]
     result["memory_within_15_percent"] = f"{sum(abs(ratio - 1) <= 0.15 for ratio in ratios)} of {len(ratios)}"

@@ -1,29 +1,44 @@
-"""The launcher of docs/guards.md, with a real training of TRL that a guard stops."""
+"""The launcher of docs/guards.md, as docs/guards_trl.py measures it: a real training of TRL that a guard stops."""
 
+import hashlib
 import runpy
 from pathlib import Path
 
 import pytest
 
-LAUNCHED = Path(__file__).with_name("launched.py")
+STUDY = Path(__file__).parents[2] / "docs" / "guards_trl.py"
+
+
+def hashed(model):
+    """SHA-256 of all weights, by name."""
+    total = hashlib.sha256()
+    for _, weights in sorted(model.state_dict().items()):
+        total.update(weights.contiguous().numpy().tobytes())
+    return total.hexdigest()
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of TRL and transformers, about settings of theirs
 def test_a_training_that_a_guard_stopped_is_resumed_from_the_verified_checkpoint(monkeypatch):
-    made = runpy.run_path(str(LAUNCHED))
-    hashes, values = {}, made["train"].__globals__
+    study = runpy.run_path(str(STUDY))
+    saved, begun, ended = {}, [], []
 
-    class Kept(made["Begun"]):
+    class Kept(study["_Updates"]):
+        def on_train_begin(self, args, state, control, *, model, **_):
+            begun.append((state.global_step, hashed(model)))
+
         def on_save(self, args, state, control, *, model, **_):
-            hashes.setdefault(state.global_step, values["hashed"](model.state_dict()))
+            saved.setdefault(state.global_step, hashed(model))
 
-    monkeypatch.setitem(values, "Begun", Kept)
-    starts, reward = made["launched"](0)
-    (first, _, stopped), (resume, begun, end) = starts
-    assert first is None
-    assert stopped < made["STEPS"] == end
-    assert begun.step == resume.step < stopped
-    assert begun.weights == hashes[resume.step]
-    assert reward > 0.8
+        def on_train_end(self, args, state, control, **_):
+            ended.append(state.global_step)
+
+    monkeypatch.setitem(study["run"].__globals__, "_Updates", Kept)
+    fault, _ = study["CASES"]["TRL, learning rate"]
+    made = study["run"](fault, study["GUARDS"]["rollback by a launcher"], 0)
+    (first, _), (step, weights) = begun
+    assert (first, ended[1]) == (0, study["STEPS"])
+    assert 0 < step < ended[0] < study["STEPS"]
+    assert weights == saved[step]
+    assert made["reward"] > 0.8
