@@ -447,10 +447,10 @@ _TRAINING = {metric.name: metric for metric in TRAINING}
 
 def training(name: str) -> Metric:
     """The trainer's metric with the canonical `name`, also of one member (`tool_calls:search`); else UnknownName."""
-    found = _find(name)
-    if found is None:
+    metric = _find(name)
+    if metric is None:
         raise UnknownName("metric", name, tuple(_TRAINING))
-    return found
+    return metric
 
 
 def canonical(key: str) -> str | None:

@@ -27,7 +27,7 @@ from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.monitor import readout
 from tracker_diag.monitor.worst import WorstSequences
 from tracker_diag.records import Record, Scalar, Table
-from tracker_diag.report.console import Terminal, plain, say
+from tracker_diag.report.console import Terminal, announce, plain
 from tracker_diag.report.history import History
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.earlier import Earlier, EarlierRun
@@ -139,10 +139,10 @@ class Monitor(AbstractContextManager["Monitor"]):
         if ranks is None:  # else the rank that writes to a tracker does, and not each of them
             self._out.tell_people()
         for tracker in trackers:
-            self.add(tracker)
+            self.add_tracker(tracker)
         atexit.register(self.close)
 
-    def add(self, tracker: Tracker) -> None:
+    def add_tracker(self, tracker: Tracker) -> None:
         """Write to `tracker` as well, from the next step on; for runs that a framework starts later."""
         if not self._state.elsewhere():
             self._out.attach(tracker)
@@ -228,7 +228,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         if not rows or self._given:
             return
         if self.step is not None:
-            self._state.tell([readout.LATE.format(rows)] if rows != self._settings.expected_steps else ())
+            self._state.warn([readout.LATE.format(rows)] if rows != self._settings.expected_steps else ())
         else:
             self._settings = GrowthSettings.for_run(rows).dialled(self._dial)
             self._judge.restarted(self._settings)
@@ -273,7 +273,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         """
         if not self._over():
             with self.guard("rank_errors"):
-                self._intake.add(observed, names, missing, lost)
+                self._intake.add_observed(observed, names, missing, lost)
                 if observed:
                     self._say(self.silence.observed(None))
 
@@ -503,7 +503,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     def _write_guards(self, step: int, lines: Sequence[str], done: Sequence[Notice] = ()) -> None:
         """Keep, write and warn of what guards have said at `step`; `done` are notices for people."""
         noticed = {notice.text for notice in done}
-        self._state.tell(line for line in lines if line not in noticed)
+        self._state.warn(line for line in lines if line not in noticed)
         self._write_events(step, lines, Verdict((), ()), done)
 
     def _evaluate(self, step: Step, own: Mapping[str, float]) -> None:
@@ -520,7 +520,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     def _judged(self, step: Step, own: Mapping[str, float]) -> None:
         observed, records, verdict, fresh = self._intake.taken(), list[Record](), Verdict((), ()), False
         with self.guard("internal_errors"):  # the trainer's own metrics are written all the same
-            counted = self._windows.take(observed, step.pairs)
+            counted = self._windows.push(observed, step.pairs)
             if observed:
                 self._progress.observed(step.step)
             statistics = readout.statistics(self._windows, counted, self._intake.names, self._wanted)
@@ -543,13 +543,15 @@ class Monitor(AbstractContextManager["Monitor"]):
         records += readout.states(self._judge.engine, self.health, self._intake.time_ratio)
         noticed = bool(verdict.notices)
         records += self._samples.tables(noticed=noticed, step=step.step)
-        records += self._worst.step(step.step, self._judge.engine.open, self._windows, self._intake, told=noticed)
+        records += self._worst.step(step.step, self._judge.engine.open, self._windows, self._intake, alerted=noticed)
         advice = self.guards.step(step.step, self._judge.series, self._judge, fresh=fresh)
         records += self.guards.tables()
         self._out.step(step.step, own, step.unsent(records), verdict.changed, verdict.notices, so_far=self._result)
         self._write_guards(step.step, advice)
-        if self._out.tells and self.silence.look(self._progress.steps, bool(observed), self._windows.settled):
-            say(seen := self._first_look(whole=False))
+        if self._out.tells and self.silence.first_look_is_due(
+            self._progress.steps, bool(observed), self._windows.settled
+        ):
+            announce(seen := self._first_look(whole=False))
             self._out.events(step.step, [plain(seen)], (), ())
 
     def _inputs(self, own: Mapping[str, float]) -> StepInputs:
@@ -559,5 +561,5 @@ class Monitor(AbstractContextManager["Monitor"]):
     def _say(self, warning: str | None) -> None:
         """Warn in the log and in the tracker."""
         if warning:
-            self._state.tell([warning])
+            self._state.warn([warning])
             self._out.events(self.step or 0, [warning], (), ())
