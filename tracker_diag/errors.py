@@ -98,7 +98,7 @@ def require(module: str, extra: str, *older: str) -> ModuleType:
     """
     from importlib import import_module
 
-    name = next((one for one in (module, *older) if _exists(one)), None)
+    name = next((candidate for candidate in (module, *older) if _exists(candidate)), None)
     if name is None:
         raise MissingExtra(_lacking((module, *older), extra))
     try:

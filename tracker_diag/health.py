@@ -119,7 +119,7 @@ class Health:
         self.counts.clear()
         self.counts.update(state["counts"])
 
-    def tell(self, texts: Iterable[str]) -> None:
+    def warn(self, texts: Iterable[str]) -> None:
         """Say what a person should know of, and no counter counts."""
         for text in texts:
             _log.warning("%s", text)

@@ -53,8 +53,8 @@ def all_off(*offs: Callable[[], None]) -> Callable[[], None]:
     """Take several hooks off, the last one first."""
 
     def off() -> None:
-        for one in reversed(offs):
-            one()
+        for remove in reversed(offs):
+            remove()
 
     return off
 
@@ -197,15 +197,18 @@ def _checked(owner: Any, name: str, parameters: Sequence[str]) -> tuple[Callable
 def _signature(owner: Any, name: str, original: Callable[..., Any], parameters: Sequence[str]) -> inspect.Signature:
     """Of `original`; where a subclass takes whatever comes, as `(*args, **kwargs)`, of the method below it."""
     own = inspect.signature(original)
-    found, is_class = own, inspect.isclass(owner)
+    signature, is_class = own, inspect.isclass(owner)
     for kind in inspect.getmro(owner if is_class else type(owner)):
-        if all(one in found.parameters for one in parameters):
-            return found
-        if not any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in found.parameters.values()):
+        if all(parameter in signature.parameters for parameter in parameters):
+            return signature
+        if not any(
+            parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            for parameter in signature.parameters.values()
+        ):
             break
         if inspect.isfunction(method := vars(kind).get(name)):
-            found = inspect.signature(method if is_class else method.__get__(owner))
-    return found if all(one in found.parameters for one in parameters) else own
+            signature = inspect.signature(method if is_class else method.__get__(owner))
+    return signature if all(parameter in signature.parameters for parameter in parameters) else own
 
 
 def replace(owner: Any, name: str, original: Callable[..., Any], call: Callable[..., Any]) -> Callable[[], None]:

@@ -33,7 +33,7 @@ from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after
-from tracker_diag_nemo_rl.workers import look
+from tracker_diag_nemo_rl.workers import watch_losses
 
 __all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsLogger", "attach", "install"]
 
@@ -153,7 +153,7 @@ def install() -> None:
 
     NeMo-RL is not imported by this.
     """
-    look()
+    watch_losses()
 
 
 def _save_beside(monitor: Monitor, saved: Saved, settings: Mapping[str, object], on: ExitStack) -> None:

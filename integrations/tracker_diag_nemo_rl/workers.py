@@ -14,7 +14,7 @@ RECORDER = Recorder()
 """That of this process."""
 
 
-def look() -> None:
+def watch_losses() -> None:
     """See the losses of a policy worker, if this process gets one; nothing of NeMo-RL is imported by this."""
     from tracker_diag_nemo_rl import TESTED
 

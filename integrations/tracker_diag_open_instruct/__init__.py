@@ -112,7 +112,7 @@ class _Learner:
         self._saved: Saved | None = None
         self._goes_on_from: Path | None = None
         if monitor is not None:
-            monitor.add(self._returned)
+            monitor.add_tracker(self._returned)
 
     def forward_for_logprobs(self, result: Any, given: Mapping[str, Any]) -> None:
         # Packed: positions begin anew with each sequence of a row. Log-probabilities begin with the second token.

@@ -30,7 +30,7 @@ from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before, when_imported
-from tracker_diag_openrlhf.workers import look
+from tracker_diag_openrlhf.workers import watch_losses
 
 __all__ = ["SEES", "TESTED", "attach", "install"]
 
@@ -107,7 +107,7 @@ def install() -> None:
     And of an actor that is made in it the losses are seen. OpenRLHF is not imported by this: most workers of a job must
     not import its trainer.
     """
-    look()
+    watch_losses()
     when_imported("openrlhf.trainer.ppo_trainer", _await_trainers)
 
 

@@ -118,7 +118,7 @@ class _Trainer:
         number, among = divmod(rank, world // self.shares)
         return None if among else (number, self.shares)
 
-    def look(self) -> None:
+    def hook_trainer(self) -> None:
         """Put hooks on it, where this is its process: it imports our loss before it loads a checkpoint or a batch."""
         data, ckpt = (sys.modules.get(f"prime_rl.trainer.{name}") for name in ("rl.data", "ckpt"))
         hooks, health = Hooks("prime-rl", TESTED), Monitor(catalog=False)
@@ -265,4 +265,4 @@ def _join(monitors: Any, watch: _Watch) -> bool:
     return on
 
 
-_trainer.look()
+_trainer.hook_trainer()

@@ -26,7 +26,7 @@ from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after
-from tracker_diag_roll.workers import look
+from tracker_diag_roll.workers import watch_losses
 
 __all__ = ["SEES", "TESTED", "attach", "install"]
 
@@ -111,7 +111,7 @@ def install() -> None:
 
     ROLL is not imported by this.
     """
-    look()
+    watch_losses()
 
 
 def clip_of(settings: Mapping[str, Any]) -> tuple[float, float]:

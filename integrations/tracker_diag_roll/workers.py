@@ -10,7 +10,7 @@ RECORDER = Recorder()
 """That of this process."""
 
 
-def look() -> None:
+def watch_losses() -> None:
     """See the losses of the actor, if this process gets one; nothing of ROLL is imported by this."""
     from tracker_diag_roll import TESTED
 

@@ -35,7 +35,7 @@ from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
-from tracker_diag_skyrl.workers import look
+from tracker_diag_skyrl.workers import watch_losses
 
 __all__ = ["SEES", "TESTED", "attach", "install"]
 
@@ -100,7 +100,7 @@ def install() -> None:
 
     SkyRL is not imported by this.
     """
-    look()
+    watch_losses()
 
 
 def from_rollout(config: Mapping[str, object]) -> bool:

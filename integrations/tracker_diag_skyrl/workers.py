@@ -14,7 +14,7 @@ TAKES = ("log_probs", "old_log_probs", "advantages", "loss_mask", "rollout_logpr
 """What every policy loss of SkyRL takes."""
 
 
-def look() -> None:
+def watch_losses() -> None:
     """See the losses of a policy worker, if this process gets one; nothing of SkyRL is imported by this."""
     from tracker_diag_skyrl import TESTED
 

@@ -140,7 +140,7 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
         watch.tensors(on)
     with hooks.part("guards do nothing in it") as on:
         watch.trainer(on)
-    CHECKPOINTS.look(TESTED)
+    CHECKPOINTS.hook_trainers(TESTED)
     with hooks.part(UNSAVED):
         CHECKPOINTS.follow(monitor)
     if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
@@ -214,7 +214,7 @@ class _Watch:
     def trainer(self, on: ExitStack) -> None:
         """Have the trainer do what guards decide, if there are any."""
         if self._guarded:
-            self._guarded.look(on)
+            self._guarded.hook_trainers(on)
 
     def tensors(self, on: ExitStack) -> None:
         """See the batch, in the trainers that this process has loaded."""

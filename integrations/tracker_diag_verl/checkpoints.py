@@ -31,7 +31,7 @@ class Checkpoints:
         self._saved: Saved | None = None
         self._health = Monitor(catalog=False)  # only for failures of a hook, which are told in the log
 
-    def look(self, tested: str) -> None:
+    def hook_trainers(self, tested: str) -> None:
         """Put hooks on the trainers that this process has loaded, once on each."""
         for name, kind in TRAINERS.items():
             if name not in sys.modules or name in self._looked_at:

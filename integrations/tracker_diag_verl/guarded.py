@@ -36,7 +36,7 @@ class Guarded:
         self._kl_coef: float | None = None
         """The trainer's own weight of the KL in the reward, if it is a fixed one."""
 
-    def look(self, hooks: ExitStack) -> None:
+    def hook_trainers(self, hooks: ExitStack) -> None:
         """Put hooks on the trainers that this process has loaded."""
         for name, (kind, method, argument) in TRAINERS.items():
             if name in sys.modules:

@@ -13,7 +13,7 @@ from tracker_diag.attach.kit import unless_changed
 from tracker_diag.hooks import after, when_imported
 from tracker_diag_verl import TESTED, attach
 from tracker_diag_verl.checkpoints import CHECKPOINTS, TRAINERS
-from tracker_diag_verl.workers import look
+from tracker_diag_verl.workers import watch_losses
 
 
 def _begun(_: None, given: Mapping[str, Any]) -> None:
@@ -29,5 +29,5 @@ with unless_changed("verl", TESTED):
     _look(import_module("verl.utils.tracking"))
     when_imported("rllm.utils.tracking", _look)  # rLLM's own, with verl as its backend
     for name in TRAINERS:
-        when_imported(name, lambda _: CHECKPOINTS.look(TESTED))
-look()
+        when_imported(name, lambda _: CHECKPOINTS.hook_trainers(TESTED))
+watch_losses()

@@ -16,7 +16,7 @@ def saved(tmp_path):
     folder.mkdir()
     (folder / "model.bin").write_bytes(b"weights")
     register = Register()
-    register.add(folder, 20, [])
+    register.register(folder, 20, [])
     return of_state(register.state_dict()[0])
 
 

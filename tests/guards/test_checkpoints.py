@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from tracker_diag import Monitor
 from tracker_diag.guards import checkpoints
-from tracker_diag.guards.checkpoints import Checkpoint, Register, digest_of, read
+from tracker_diag.guards.checkpoints import Checkpoint, Register, digest_of, read_manifest
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def saved(tmp_path):
         (folder / "shards").mkdir(parents=True)
         torch.save({"weight": torch.full((100,), float(step))}, folder / "optimizer.pt")
         save_file({"weight": torch.full((100,), float(step))}, folder / "shards" / "model.safetensors")
-        register.add(folder, step, ())
+        register.register(folder, step, ())
     return register, tmp_path
 
 
@@ -74,7 +74,7 @@ def test_what_is_damaged_is_never_proposed_but_the_one_before(saved, damage):
 def test_a_dry_run_reads_no_contents_and_sees_what_names_and_sizes_tell(saved, damage, monkeypatch):
     register, folder = saved
     register.before(4, register.reread)
-    monkeypatch.setattr(checkpoints, "read", lambda root, names: 1 / 0)
+    monkeypatch.setattr(checkpoints, "read_manifest", lambda root, names: 1 / 0)
     assert register.before(4)[0].step == 3
     damage(folder / "step-3")
     assert register.before(4)[0].step == 2
@@ -149,7 +149,7 @@ def test_a_path_that_is_overwritten_is_one_checkpoint(tmp_path):
     register = Register()
     for step in range(3):
         (tmp_path / "last.pt").write_bytes(bytes([step]))
-        register.add(tmp_path / "last.pt", step, ())
+        register.register(tmp_path / "last.pt", step, ())
     assert [row[0] for row in register.table().rows] == [2]
     assert register.before(2, register.reread)[0] is None
     assert register.before(3, register.reread)[0].step == 2
@@ -161,7 +161,7 @@ def test_the_register_is_bounded_and_the_same_after_json(tmp_path):
     for step in range(checkpoints.MOST + 4):
         file = tmp_path / str(step)
         file.write_bytes(step.to_bytes(2, "big"))
-        register.add(file, step, ["NUM004@3:all"] if step == 100 else [])
+        register.register(file, step, ["NUM004@3:all"] if step == 100 else [])
     state = json.loads(json.dumps(register.state_dict()))
     assert [one["step"] for one in state] == list(range(4, checkpoints.MOST + 4))
     again = Register()
@@ -175,6 +175,6 @@ def test_the_digest_is_of_names_sizes_and_contents(tmp_path):
     for folder, name in ((one, "a"), (other, "b")):
         folder.mkdir()
         (folder / name).write_bytes(b"weights")
-    assert digest_of(read(one, ["a"])) != digest_of(read(other, ["b"]))
-    assert digest_of(read(one, ["a"])) == digest_of(read(one, ["a"]))
+    assert digest_of(read_manifest(one, ["a"])) != digest_of(read_manifest(other, ["b"]))
+    assert digest_of(read_manifest(one, ["a"])) == digest_of(read_manifest(one, ["a"]))
     assert Checkpoint(str(one), 3).clean

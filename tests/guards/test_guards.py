@@ -397,12 +397,12 @@ def test_a_rollback_waits_for_no_disk(tmp_path, monkeypatch):
     """What takes longer than a moment to read is asked for again at the next step, and training goes on."""
     monkeypatch.setattr(checkpoints, "PATIENCE", 0.0)
     (tmp_path / "good.bin").write_bytes(b"weights")
-    let, read = threading.Event(), checkpoints.read
+    let, read = threading.Event(), checkpoints.read_manifest
     monitor = Monitor(rules=[of_metric("ACM004", "loss", above=1.0)], catalog=False, guards=[guard("rollback")])
     monitor.log({"loss": 0.5}, 0)
     monitor.checkpoint(tmp_path / "good.bin")
     monitor.guards.checkpoints._underway[0].result(60)
-    monkeypatch.setattr(checkpoints, "read", lambda root, names: (let.wait(600), read(root, names))[1])
+    monkeypatch.setattr(checkpoints, "read_manifest", lambda root, names: (let.wait(600), read(root, names))[1])
     for step in (1, 2, 3):
         monitor.log({"loss": 2.0}, step)
         assert not monitor.decide()

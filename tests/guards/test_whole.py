@@ -79,8 +79,8 @@ def test_what_is_half_written_is_not_registered(tmp_path, layout, damage, messag
         layout(folder)
     damage(half)
     register = Register()
-    register.add(whole, 1, ())
-    register.add(half, 2, ())
+    register.register(whole, 1, ())
+    register.register(half, 2, ())
     for reading in [*register._underway.values()]:
         reading.exception(60)
     (error,) = register.errors()
@@ -93,7 +93,7 @@ def test_without_its_manifest_a_checkpoint_has_no_proof(tmp_path):
     folder.mkdir()
     (folder / "weights.raw").write_bytes(b"anything")
     register = Register()
-    register.add(folder, 1, ())
+    register.register(folder, 1, ())
     assert register.before(2, register.reread)[0].step == 1
     (folder / "tracker_diag_0.json").write_text("{}")  # the state of the diagnostics, which is written later
     (folder / "notes.txt").write_text("a person's own")

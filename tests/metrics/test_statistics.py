@@ -221,7 +221,7 @@ def test_an_unknown_statistic_lists_the_known_ones():
 )
 def test_a_statistic_says_what_it_lacks(stat, more, why):
     of = window(np.full(1999, 0.1), **more)
-    assert statistic(stat).of(of) is None
+    assert statistic(stat).estimate(of) is None
     assert str(statistic(stat).lacking(of)) == why
 
 

@@ -292,7 +292,7 @@ def test_of_several_ranks_one_has_its_own_sequences_with_their_share_of_the_whol
             self.names = names
             return Merged({pair: one + one for pair, one in observed.items()})
 
-        def said(self):
+        def received(self):
             return ()
 
         def errors(self):

@@ -22,7 +22,7 @@ from tracker_diag.trackers.finished import FinishedRun
 def summary():
     engine = Engine(catalog())
     engine.evaluate(Observed(0, {}, ("<script>alert(loss)</script>",)))
-    return Summary.of(engine, "x", 1, 0, 0)
+    return Summary.of_engine(engine, "x", 1, 0, 0)
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_a_run_without_a_reward_is_told_by_what_it_has():
 @pytest.mark.slow
 def test_a_quiet_run_continues_and_a_short_one_is_too_short():
     engine = Engine(catalog())
-    summary = Summary.of(engine, "x", 0, None, None)
+    summary = Summary.of_engine(engine, "x", 0, None, None)
     assert "Too short to judge.</span> There are 0 rows" in render_html(summary)
     page = render_html(replace(summary, judged=True))
     assert "Continue.</span> Nothing is wrong in 0 rows, as far as the rules could see</h1>" in page

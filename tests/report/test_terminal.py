@@ -36,12 +36,12 @@ def engine():
 
 @pytest.fixture
 def broken():
-    return Summary.of(engine(), "x", 8, 0, 7)
+    return Summary.of_engine(engine(), "x", 8, 0, 7)
 
 
 @pytest.fixture
 def quiet():
-    return Summary.of(Engine(catalog()), "x", 0, None, None)
+    return Summary.of_engine(Engine(catalog()), "x", 0, None, None)
 
 
 def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do(broken):
@@ -67,7 +67,7 @@ def test_a_cause_that_is_dated_after_its_damage_is_dated_by_that():
         reward = 0.7 if step < 50 else max(0.0, 0.7 - 0.1 * (step - 49)) if step < 60 else 0.0
         zeros = float(step >= 50)
         found.evaluate(Observed(step, {k: Scalar(k, v) for k, v in (("reward", reward), ("reward_zero_share", zeros))}))
-    summary = Summary.of(found, "x", 90, 0, 89)
+    summary = Summary.of_engine(found, "x", 90, 0, 89)
     assert (summary.first_break.rule.id, summary.first_break.onset) == ("REW021", 56)
     assert "since step 51 by the damage, detected" in shown(verdict(summary))
 
@@ -82,7 +82,7 @@ def test_a_cause_that_is_dated_after_its_damage_is_dated_by_that():
     ],
 )
 def test_rows_that_are_no_steps_are_called_rows(steps, first, last, said):
-    summary = Summary.of(Engine(catalog()), "x", steps, first, last)
+    summary = Summary.of_engine(Engine(catalog()), "x", steps, first, last)
     assert f"verdict after {said} found" in shown(verdict(summary))
 
 

@@ -115,7 +115,7 @@ def test_a_rule_that_never_saw_is_blind_and_not_healthy():
     engine = Engine([rule()])
     run(engine, [None, None])
     assert said(engine.blind()) == {"ZZZ001": "no series reward"}
-    summary = Summary.of(engine, "x", 2, 0, 1)
+    summary = Summary.of_engine(engine, "x", 2, 0, 1)
     assert summary.healthy == ()
     assert summary.level is None
     assert summary.to_json()["blind"] == [{"rule": "ZZZ001", "reason": "no series reward"}]
@@ -125,7 +125,7 @@ def test_a_rule_that_saw_once_is_not_blind():
     engine = Engine([rule()])
     run(engine, [None, 1, None])
     assert engine.blind() == {}
-    assert Summary.of(engine, "x", 3, 0, 2).healthy == ("ZZZ001",)
+    assert Summary.of_engine(engine, "x", 3, 0, 2).healthy == ("ZZZ001",)
 
 
 def test_a_second_episode_is_a_second_finding_that_dates_from_after_the_first():

@@ -145,7 +145,7 @@ def test_what_another_rule_covers_is_explained_and_not_healthy():
         Rule(id="CCC001", **told, **low),
     ])  # fmt: skip
     engine.evaluate(Observed(0, {"kl": Scalar("kl", 2.0)}))
-    summary = Summary.of(engine, "x", 1, 0, 0)
+    summary = Summary.of_engine(engine, "x", 1, 0, 0)
     assert (summary.healthy, summary.explained) == (("CCC001",), {"BBB001": "AAA001"})
     assert summary.to_json()["explained"] == [{"rule": "BBB001", "by": "AAA001"}]
 
@@ -170,7 +170,7 @@ def test_a_walkthrough_of_the_guide_comes_out_as_it_is_told(file):
     for step in range(steps):
         now = {name: Scalar(name, values[step]) for name, values in columns.items()}
         engine.evaluate(Observed(step, now, config=told["config"]))
-    summary = Summary.of(engine, "a walkthrough", steps, 0, steps - 1)
+    summary = Summary.of_engine(engine, "a walkthrough", steps, 0, steps - 1)
     first = summary.first_break
     loud = [f for f in summary.findings if f.fired is not None and f.rule.severity != "info"]
     assert [{"rule": f.rule.id, "onset": f.onset} for f in loud] == told["table"]

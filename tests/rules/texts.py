@@ -9,4 +9,4 @@ from tracker_diag.metrics.yaml_files import YamlFile
 
 def data(file: Path) -> Any:
     """What `file` says; read as the package reads its rules, ten times as fast as PyYAML by itself."""
-    return YamlFile.read(file, DiagError).data
+    return YamlFile.load(file, DiagError).data

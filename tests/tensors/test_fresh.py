@@ -41,8 +41,8 @@ def test_no_token_is_in_two_values_and_none_is_left_out(steps, cut):
         one = counts(rng, tokens)
         given_in += one.reshape(given_in.shape)
         fresh.begin()
-        fresh.add(sparse(one))
-        for name, of in fresh.take().items():
+        fresh.count(sparse(one))
+        for name, of in fresh.take_ready().items():
             assert of.n >= NEEDED
             taken[CONTEXT.index(name)] += of.groups
     left = given_in - taken
@@ -53,26 +53,26 @@ def test_no_token_is_in_two_values_and_none_is_left_out(steps, cut):
 def test_what_comes_later_of_a_step_is_of_the_next_value():
     rng, fresh = np.random.default_rng(0), Fresh(GROUPS, NEEDED)
     fresh.begin()
-    fresh.add(sparse(counts(rng, (60, 10))))
-    assert {name: of.n for name, of in fresh.take().items()} == {"text_only": 60}
-    fresh.add(sparse(counts(rng, (70, 45))))
-    assert {name: of.n for name, of in fresh.take().items()} == {"post_tool": 55}
+    fresh.count(sparse(counts(rng, (60, 10))))
+    assert {name: of.n for name, of in fresh.take_ready().items()} == {"text_only": 60}
+    fresh.count(sparse(counts(rng, (70, 45))))
+    assert {name: of.n for name, of in fresh.take_ready().items()} == {"post_tool": 55}
     fresh.begin()
-    assert {name: of.n for name, of in fresh.take().items()} == {"text_only": 70}
+    assert {name: of.n for name, of in fresh.take_ready().items()} == {"text_only": 70}
 
 
 def test_a_value_has_the_quantile_of_its_tokens_and_an_error_by_groups():
     fresh = Fresh(8, 400)
     values = np.random.default_rng(0).normal(0, 0.1, 800).astype(np.float32)
     (found,) = sketch(values, [np.arange(800, dtype=np.int32) % 8 + 8], [16])
-    fresh.add(sparse(found.counts))
-    of = fresh.take()["post_tool"]
+    fresh.count(sparse(found.counts))
+    of = fresh.take_ready()["post_tool"]
     assert of.quantile(0.95) == pytest.approx(np.quantile(np.abs(values), 0.95, method="lower"), rel=0.004)
     assert 0.01 < of.log_error(0.95) < 0.2
-    fresh.add(sparse(found.counts))
+    fresh.count(sparse(found.counts))
     fresh.clear()
     fresh.begin()
-    assert fresh.take() == {}
+    assert fresh.take_ready() == {}
 
 
 def cell_counts(rng, tokens):
@@ -93,12 +93,12 @@ def test_each_cell_is_held_against_what_came_beside_it(steps, cut):
             fresh = FreshCells(NEEDED)
             fresh.load_state_dict(state)
         fresh.begin()
-        fresh.add(sparse(cell_counts(rng, tokens)))
+        fresh.count(sparse(cell_counts(rng, tokens)))
         of_cell = np.array([*tokens, *[0] * (NAMED_ROWS - len(tokens))])
         waiting += np.stack([of_cell, of_cell.sum() - of_cell], axis=1)
-        taken = fresh.take()
+        taken = fresh.take_ready()
         assert set(taken) == set(np.flatnonzero((waiting >= NEEDED).all(axis=1)))
         for row, of in taken.items():
             assert (of.n, of.beside.n) == tuple(waiting[row])
             waiting[row] = 0
-        assert fresh.take() == {}  # what comes later of a step is of the next value
+        assert fresh.take_ready() == {}  # what comes later of a step is of the next value

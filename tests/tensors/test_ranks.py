@@ -194,7 +194,7 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
         def merge(self, step, observed, names, seconds=None):
             return Merged(dict(observed), {Rank(0, "a"): 1.0, Rank(1, "b"): 1.0 + step}, {Rank(1, "b"): step})
 
-        def said(self):
+        def received(self):
             return ()
 
         def errors(self):

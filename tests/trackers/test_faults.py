@@ -205,7 +205,7 @@ PASSING = {
 def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
     run_id = behind.create_run("0").info.run_id
     monitor = a_monitor(behind, run_id)
-    monitor.add(JsonlTracker(tmp_path))
+    monitor.add_tracker(JsonlTracker(tmp_path))
     proxy.status, proxy.text = PASSING[answer]
     train(monitor, range(10))
     proxy.down = True
@@ -239,7 +239,7 @@ def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behi
     client, journals = behind, journal.folder()
     run_id = client.create_run("0").info.run_id
     monitor = a_monitor(client, run_id)
-    monitor.add(JsonlTracker(tmp_path))
+    monitor.add_tracker(JsonlTracker(tmp_path))
     impatient.setattr(outbox, "CLOSE_WITHIN", 1.0)
     proxy.slow = 10**6
     train(monitor, range(2))

@@ -87,7 +87,7 @@ def test_one_rank_of_several_and_a_replay_keep_still(make_batch, tmp_path, capsy
         def merge(self, step, observed, names, seconds=None):
             return Merged(dict(observed))
 
-        def said(self):
+        def received(self):
             return ()
 
         def errors(self):
@@ -101,7 +101,7 @@ def test_one_rank_of_several_and_a_replay_keep_still(make_batch, tmp_path, capsy
     assert capsys.readouterr().err == ""
     assert not [record for record in caplog.records if "POL001" in record.message]
     first = Monitor(ranks=Alone())
-    first.add(JsonlTracker(tmp_path))  # rank 0, whose run the framework has started meanwhile
+    first.add_tracker(JsonlTracker(tmp_path))  # rank 0, whose run the framework has started meanwhile
     first.log({"loss": math.nan}, 0)
     first.close()
     assert "broke first" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from tracker_diag.errors import DiagError, require
 from tracker_diag.hooks import HookError
 from tracker_diag.metrics.series import CONTEXT, DIMENSIONS, PAIRS, Pair
 from tracker_diag.monitor.monitor import Monitor
-from tracker_diag.report.console import say, unbroken
+from tracker_diag.report.console import announce, unbroken
 from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.tensors.suspicions import Reach
 from tracker_diag.trackers.discovery import active_trackers, tracker_of
@@ -96,15 +96,15 @@ def add_active(
         for tracker in (*filter(None, map(_written_by, writers)), *active_trackers()):
             runs = True
             if all((known.name, known.address) != (tracker.name, tracker.address) for known in monitor.trackers):
-                monitor.add(tracker)
+                monitor.add_tracker(tracker)
     with monitor.guard("integration_errors"):
         if all(tracker.name != Notifier.name for tracker in monitor.trackers):
             names = [tracker.address["run"] for tracker in monitor.trackers if "run" in tracker.address]
             for people in from_environment(names[0] if names else None):
-                monitor.add(people)
+                monitor.add_tracker(people)
     with monitor.guard("integration_errors"):
         if not (runs or wait or any(tracker.page for tracker in monitor.trackers)):
-            monitor.add(JsonlTracker(unused_folder()))
+            monitor.add_tracker(JsonlTracker(unused_folder()))
         if new := [tracker for tracker in monitor.trackers if tracker not in before and tracker.page]:
             looks_for: dict[Pair, str] = {
                 pair: how for pair in PAIRS for name, how in sees.items() if pair in name.split(", ")
@@ -115,7 +115,7 @@ def add_active(
             places = "; ".join(f"{tracker.name}, see it with  {tracker.page}" for tracker in new)
             slices = [name for name in sees if name in DIMENSIONS or name in CONTEXT]
             line = f"writes to {places}{_looked_for(promised, slices, blind or {})}"
-            say(unbroken(Text.assemble(("tracker_diag: ", "dim"), line)))
+            announce(unbroken(Text.assemble(("tracker_diag: ", "dim"), line)))
             leave_one(monitor)
     return runs
 

@@ -14,7 +14,7 @@ from tracker_diag.guards.policy import Guarded
 from tracker_diag.health import disabled
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.monitor.monitor import Monitor
-from tracker_diag.report.console import say, unbroken
+from tracker_diag.report.console import announce, unbroken
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.loader import Own
 from tracker_diag.runs.postmortem.live import leave_one
@@ -157,7 +157,7 @@ def begin(
     except Exception as error:  # noqa: BLE001  # whatever another package's tracker raises
         monitor.record("tracker_errors", error)
     if page := _asked(tracker, "page", ""):
-        say(unbroken(Text.assemble(("tracker_diag: ", "dim"), "watching this run; see it with  ", page)))
+        announce(unbroken(Text.assemble(("tracker_diag: ", "dim"), "watching this run; see it with  ", page)))
     return monitor
 
 

@@ -16,7 +16,7 @@ def traces(
     source: Annotated[
         str,
         typer.Argument(
-            help="A file of OpenTelemetry spans (OTLP JSON, or as the SDK prints them), Weave calls, MLflow or Trackio "
+            help="A file of OpenTelemetry spans (OTLP or SDK JSON), Weave calls, MLflow or Trackio "
             "traces, or messages; or mlflow:<run id or experiment>[@tracking uri], trackio:<project>[/<run>]."
         ),
     ],

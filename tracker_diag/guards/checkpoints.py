@@ -79,7 +79,7 @@ class Register:
         self.changed = False
         """Whether there is news for the table."""
 
-    def add(self, path: Path, step: int, incidents: Sequence[str]) -> None:
+    def register(self, path: Path, step: int, incidents: Sequence[str]) -> None:
         """Register what is at `path`; one of the same path or step is replaced, as its files are."""
         new = Checkpoint(str(path.absolute()), step, tuple(incidents))
         self._take_in()
@@ -189,7 +189,7 @@ def prove(root: Path) -> Manifest:
     files = _files(root)
     if missing := lacking(root, files):
         raise DiagError(f"checkpoint {root}: {missing}; register it once it is whole")
-    manifest = read(root, [_name(root, file) for file in files])
+    manifest = read_manifest(root, [_name(root, file) for file in files])
     if not any(size for size, _ in manifest.values()):
         raise DiagError(f"checkpoint {root}: nothing there, expected a file or a folder with files")
     file = manifest_of(root)
@@ -202,7 +202,7 @@ def prove(root: Path) -> Manifest:
     return manifest
 
 
-def read(root: Path, names: Sequence[str]) -> Manifest:
+def read_manifest(root: Path, names: Sequence[str]) -> Manifest:
     """The files of these names below `root`, or `root` itself, as they are now.
 
     Raises:
@@ -275,7 +275,7 @@ def _files(root: Path) -> list[Path]:
 
 def _same(checkpoint: Checkpoint) -> None:
     root = Path(checkpoint.path)
-    if digest_of(read(root, [*_listed(root)])) != checkpoint.digest:
+    if digest_of(read_manifest(root, [*_listed(root)])) != checkpoint.digest:
         raise DiagError("its files are not what they were when it was registered")
 
 

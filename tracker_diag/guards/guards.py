@@ -95,7 +95,7 @@ class Guards:
             news = [incident for incident in firing if LOUD.holds(incident) and self._told.is_news(incident)]
             for incident in news:
                 self._told.meet(incident, incident.severity)
-            self._listener.tell(news)
+            self._listener.notify(news)
         texts = [text for guard, memory in self._each() for text in self._held(guard, memory, step, firing)]
         dry = [self._wish(guard, memory, step, firing) for guard, memory in self._each() if not guard.act]
         return [*texts, *(wish.order.why for wish in dry if wish), *self._told_unasked(step, firing)]
@@ -155,7 +155,7 @@ class Guards:
         """Register the checkpoint at `path`, of `step`; on the rank that decides alone."""
         if self._leads:
             loud = [incident for incident in self._incidents(run) if LOUD.holds(incident)]
-            self.checkpoints.add(path, step, [incident.id for incident in loud])
+            self.checkpoints.register(path, step, [incident.id for incident in loud])
             for incident in loud:  # it may be of an earlier step
                 self.checkpoints.taint(incident.onset, incident.id)
 

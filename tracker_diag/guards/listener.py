@@ -25,7 +25,7 @@ class Listener:
         self._call, self._health = call, health
         self._thread: Writer | None = None
 
-    def tell(self, news: Sequence[Incident]) -> None:
+    def notify(self, news: Sequence[Incident]) -> None:
         """Have it called with each of `news`; count what has failed since the last time."""
         if news and self._thread is None:
             self._thread = Writer("tracker_diag-on-incident", WAITING)
@@ -39,4 +39,4 @@ class Listener:
         """Wait a little for what is underway; count what has failed, and what has not ended."""
         if self._thread is not None:
             self._thread.close(AT_CLOSE)
-            self.tell(())
+            self.notify(())

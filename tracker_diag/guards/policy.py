@@ -145,7 +145,7 @@ class _Guards(BaseModel):
 
 
 def _load(file: Path) -> tuple[Guard, ...]:
-    content = YamlFile.read(file, RuleError)
+    content = YamlFile.load(file, RuleError)
     if not isinstance(content.data, dict) or [*content.data] != ["guards"] or not content.data["guards"]:
         raise RuleError(f"{file}:1: expected `guards:` and a list below it, each with `do`, and what else a guard has")
     listed = content.data["guards"]

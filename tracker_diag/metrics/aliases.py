@@ -135,7 +135,7 @@ class KeyMap:
 
     def values(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Canonical values of one row. A value that is not finite gives way to the next key, or is left out."""
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         ranks: dict[str, int] = {}
         for key, value in metrics.items():
             mapped = self.mapped.get(key)
@@ -143,9 +143,9 @@ class KeyMap:
                 continue
             if mapped.beside and mapped.beside not in metrics:
                 continue
-            found[mapped.name] = mapped.scale * value + mapped.offset
+            values[mapped.name] = mapped.scale * value + mapped.offset
             ranks[mapped.name] = mapped.rank
-        return derived(found) if self._has_members else found
+        return derived(values) if self._has_members else values
 
     @once
     def names(self) -> frozenset[str]:
@@ -211,8 +211,8 @@ def _key_map(keys: tuple[str, ...], framework: str | None, evaluation: str = "")
     matcher = _matcher(framework or GENERIC)
     mapped: dict[str, Mapped] = {}
     for key in keys:
-        if not key.startswith(registry.PREFIX) and (found := matcher.find(key, len(mapped))):
-            mapped[key] = found
+        if not key.startswith(registry.PREFIX) and (match := matcher.find(key, len(mapped))):
+            mapped[key] = match
     mapped |= _evaluations(mapped, evaluation)
     unmapped = tuple(key for key in keys if key not in mapped)
     algorithm = _algorithm(matcher.file, keys)
@@ -224,7 +224,7 @@ def _evaluations(mapped: Mapping[str, Mapped], evaluation: str) -> dict[str, Map
 
     Two names of one evaluation, as of a file and of a tracker, are the same but for their separators.
     """
-    scores = {key: found for key, found in mapped.items() if found.name == TARGET}
+    scores = {key: alias for key, alias in mapped.items() if alias.name == TARGET}
     if evaluation in mapped:
         scores[evaluation] = replace(mapped[evaluation], name=TARGET)
     names = sorted(scores, key=lambda key: (key != evaluation, scores[key].rank))
@@ -241,7 +241,7 @@ def _plain(key: str) -> str:
 def _algorithm(file: Aliases, keys: tuple[str, ...]) -> registry.Algorithm | None:
     """The first of `file`'s algorithms of which a key that it alone has is among `keys`."""
     forms = {form for key in keys for form in (key, *_shorter(key, file))}
-    return next((algorithm for algorithm, of in file.algorithms.items() if not forms.isdisjoint(of)), None)
+    return next((algorithm for algorithm, own_keys in file.algorithms.items() if not forms.isdisjoint(own_keys)), None)
 
 
 class _Matcher:
@@ -257,7 +257,7 @@ class _Matcher:
                     patterns.append((key, name, place, ""))
                 else:
                     self._exact.setdefault(key, (name, place))
-        patterns.sort(key=lambda one: len(re.sub(r"\*|\{\w+\}", "", one[0])), reverse=True)
+        patterns.sort(key=lambda ignored: len(re.sub(r"\*|\{\w+\}", "", ignored[0])), reverse=True)
         self._patterns = [(_compiled(pattern), name, place, why) for pattern, name, place, why in patterns]
         """With the name that each stands for, empty where it is ignored; what has most letters of its own first."""
 
@@ -286,8 +286,8 @@ class _Matcher:
     def why_not(self, key: str) -> str:
         """What the file says of a key that it ignores; empty where it reads it, or does not know it."""
         forms = (key, *_shorter(key, self.file))
-        found = next((one for one in self._patterns if any(one[0].fullmatch(form) for form in forms)), None)
-        return found[3] if found else ""
+        ignored = next((entry for entry in self._patterns if any(entry[0].fullmatch(form) for form in forms)), None)
+        return ignored[3] if ignored else ""
 
     def _same_kind(self, key: str, form: str) -> bool:
         """Whether `form`, the end of `key`, means the same with what is before it."""
@@ -386,8 +386,8 @@ def load(file: Path) -> Aliases:
     Raises:
         AliasError: "file:line: field: what is wrong", for whatever makes the file unusable.
     """
-    found = YamlFile.read(file, AliasError)
+    content = YamlFile.load(file, AliasError)
     try:
-        return Aliases.model_validate(found.data)
+        return Aliases.model_validate(content.data)
     except ValidationError as error:
-        raise AliasError(found.refused(error)) from error
+        raise AliasError(content.refused(error)) from error

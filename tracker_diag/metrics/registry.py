@@ -101,9 +101,7 @@ TRAINING = (
         "higher",
         matters=0.05,
     ),
-    Metric(
-        "expert_reward", "reward", "mean reward of a known good policy, under the same reward", "lower"
-    ),
+    Metric("expert_reward", "reward", "mean reward of a known good policy, under the same reward", "lower"),
     Metric("random_reward", "reward", "mean reward of a random policy, under the same reward", "neither"),
     # Evaluation: never the training metric of the same name.
     Metric("eval_score", "score", "mean score or return of the evaluation", "lower", outcome=True),

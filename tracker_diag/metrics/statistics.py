@@ -36,24 +36,24 @@ class Samples:
     too_few: Why
 
 
-def _sequences(of: SliceWindow) -> int:
-    return int(of.sequences.n) if of.sequences is not None and of.sequence_counts is not None else 0
+def _sequences(window: SliceWindow) -> int:
+    return int(window.sequences.n) if window.sequences is not None and window.sequence_counts is not None else 0
 
 
-def _since_reference(of: SliceWindow) -> int:
-    return 0 if of.then is None else min(of.n, int(of.then.sum()))
+def _since_reference(window: SliceWindow) -> int:
+    return 0 if window.then is None else min(window.n, int(window.then.sum()))
 
 
-TOKENS = Samples(lambda of: of.n, Why.FEW_TOKENS)
+TOKENS = Samples(lambda window: window.n, Why.FEW_TOKENS)
 SEQUENCES = Samples(_sequences, Why.FEW_SEQUENCES)
-APPLIED = Samples(lambda of: 0 if of.applied is None else int(of.applied[0]), Why.FEW_APPLIED)
-GRADIENT = Samples(lambda of: of.gradient_tokens, Why.FEW_ADVANTAGES)
+APPLIED = Samples(lambda window: 0 if window.applied is None else int(window.applied[0]), Why.FEW_APPLIED)
+GRADIENT = Samples(lambda window: window.gradient_tokens, Why.FEW_ADVANTAGES)
 AGAINST_REFERENCE = Samples(_since_reference, Why.NO_REFERENCE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistic(Metric):
-    """One statistic of a slice; `of` gives its value."""
+    """One statistic of a slice; `estimate` gives its value."""
 
     value: Callable[[SliceWindow], float]
     samples: Samples = TOKENS
@@ -72,7 +72,7 @@ class Statistic(Metric):
     of_step: bool = False
     """Whether it is taken of the tokens since the last value, and not of the window."""
 
-    def of(self, window: SliceWindow, *, with_error: bool = False) -> Estimate | None:
+    def estimate(self, window: SliceWindow, *, with_error: bool = False) -> Estimate | None:
         """The value with the samples that it rests on; None where these are too few, or it cannot be told."""
         n = self.samples.count(window)
         if n < self.needs:
@@ -83,7 +83,7 @@ class Statistic(Metric):
         )
 
     def lacking(self, window: SliceWindow) -> Reason:
-        """Why `of` gives no value."""
+        """Why `estimate` gives no value."""
         n = self.samples.count(window)
         if n >= self.needs:
             return reason(Why.NO_SPREAD)
@@ -106,7 +106,7 @@ def _quantile(
     return Statistic(
         name=name, unit="nat", meaning=meaning, worse="higher", scale="log", in_page=in_page,
         needs=needs or max(MIN_TOKENS, round(20 / (1 - level))),
-        value=lambda of: of.quantile(level), error=lambda of: of.log_error(level), **shown,
+        value=lambda window: window.quantile(level), error=lambda window: window.log_error(level), **shown,
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def _one_sided(name: str, side: int, meaning: str) -> Statistic:
     """The size of r at the 99th percentile of all tokens, those of the other sign counting as 0."""
     return Statistic(
         name=name, unit="nat", meaning=f"99th percentile of |r| of {meaning}; other tokens count as 0", worse="higher",
-        scale="log", needs=2000, value=lambda of: one_sided_quantile(of.counts, side, 0.99),
+        scale="log", needs=2000, value=lambda window: one_sided_quantile(window.counts, side, 0.99),
     )  # fmt: skip
 
 
@@ -122,14 +122,14 @@ def _clipped(name: str, side: int, sign: int, meaning: str) -> Statistic:
     """A share of the tokens whose advantage is not 0: on one side of the clip range, with one sign."""
     return Statistic(
         name=name, unit="share", worse="higher", samples=GRADIENT, of_reference=False, meaning=meaning,
-        value=lambda of: of.clipped(side, sign),
+        value=lambda window: window.clipped(side, sign),
     )  # fmt: skip
 
 
 _TABLE = (
     Statistic(
         name="count", unit="tokens", meaning="finite model tokens in the window", worse="neither",
-        value=lambda of: of.n, needs=0, logged=CONTEXT, in_page=True,
+        value=lambda window: window.n, needs=0, logged=CONTEXT, in_page=True,
     ),
     _quantile(
         "p50", 0.5, "median of the absolute per-token log-ratio |r|",
@@ -146,76 +146,78 @@ _TABLE = (
     Statistic(
         name="excess_step", unit="ratio", worse="higher", scale="log", of_step=True, needs=STEP_TOKENS,
         meaning="p95_step of a tool or an environment over that of all others in the same steps",
-        value=lambda of: of.quantile(0.95) / (of.beside.quantile(0.95) or math.nan),
+        value=lambda window: window.quantile(0.95) / (window.beside.quantile(0.95) or math.nan),
     ),
     _quantile(
         "p99", 0.99, "99th percentile of |r|; needs 2,000 tokens",
         logged=CONTEXT, chart="Tails",
     ),
     Statistic(
-        name="largest", unit="nat", worse="higher", scale="log", needs=1, value=lambda of: of.largest,
+        name="largest", unit="nat", worse="higher", scale="log", needs=1, value=lambda window: window.largest,
         meaning="largest |r|, within 0.4 %; 256 stands for all that is more",
     ),
     Statistic(
-        name="ess", unit="share", worse="lower", logged=CONTEXT, in_page=True, value=lambda of: of.weights.ess,
+        name="ess", unit="share", worse="lower", logged=CONTEXT, in_page=True, value=lambda window: window.weights.ess,
         meaning="effective sample size of the raw token weights exp r, over n; of the reference pair a mere distance",
         chart="ESS",
     ),
     Statistic(
         name="ess_sequence", unit="share", worse="lower", logged=CONTEXT, in_page=True, of_reference=False,
         meaning="the same for sequences, r summed over a sequence's tokens in the slice",
-        samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda of: of.of_sequences.ess,
+        samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda window: window.of_sequences.ess,
         chart="ESS",
     ),
     Statistic(
         name="sequence_dispersion", unit="ratio", worse="higher", scale="log", logged=CONTEXT, of_reference=False,
         meaning="variance of a sequence's sum of r − mean r, over its tokens times their variance: 1 if independent",
-        samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda of: of.sequence_dispersion,
+        samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda window: window.sequence_dispersion,
     ),
     Statistic(
         name="ess_applied", unit="share", worse="lower", samples=APPLIED, in_page=True,
         meaning="effective sample size of the weights that the optimiser used, over n",
-        value=lambda of: of.ess_applied,
+        value=lambda window: window.ess_applied,
     ),
     Statistic(
         name="modified_fraction", unit="share", worse="higher", samples=APPLIED,
         meaning="tokens whose applied weight is not exp r: truncated or masked",
-        value=lambda of: of.modified_fraction,
+        value=lambda window: window.modified_fraction,
     ),
     Statistic(
         name="max_weight_share", unit="share", worse="higher", scale="log",
         meaning="largest raw token weight over the sum of all",
-        value=lambda of: of.weights.max_weight_share,
+        value=lambda window: window.weights.max_weight_share,
     ),
     Statistic(
-        name="chi2", unit="ratio", worse="higher", scale="log", value=lambda of: of.weights.chi2,
+        name="chi2", unit="ratio", worse="higher", scale="log", value=lambda window: window.weights.chi2,
         meaning="χ² divergence from the raw token weights, n/ESS − 1",
     ),
     Statistic(
         name="pareto_k", unit="shape", worse="higher", logged=CONTEXT, in_page=True, of_reference=False,
         meaning="Pareto k̂ of the raw token weights: 0.5 infinite variance, 1 infinite mean",
-        value=lambda of: of.pareto_k,
+        value=lambda window: window.pareto_k,
         chart="Shape",
     ),
     Statistic(
-        name="pareto_k_excess", unit="shape", worse="higher", of_reference=False, value=lambda of: of.pareto_k_excess,
+        name="pareto_k_excess", unit="shape", worse="higher", of_reference=False,
+        value=lambda window: window.pareto_k_excess,
         meaning="k̂ less its limit for n tokens, min(1 − 1/log10 n, 0.7): above 0 no weighted mean is to be trusted",
     ),
     Statistic(
-        name="pareto_k_inverse", unit="shape", worse="higher", value=lambda of: pareto_k_of(of.counts[::-1], of.n),
+        name="pareto_k_inverse", unit="shape", worse="higher",
+        value=lambda window: pareto_k_of(window.counts[::-1], window.n),
         meaning="Pareto k̂ of 1/w: the tail of tokens that lost their probability",
     ),
     Statistic(
         name="pareto_k_sequence", unit="shape", worse="higher", samples=SEQUENCES, needs=MIN_SEQUENCES,
         meaning="Pareto k̂ of the sequences' weights; of a good token k̂ no proof",
-        value=lambda of: math.nan if of.sequence_counts is None else pareto_k_of(of.sequence_counts),
+        value=lambda window: math.nan if window.sequence_counts is None else pareto_k_of(window.sequence_counts),
     ),
     Statistic(
-        name="k1", unit="nat", worse="neither", value=lambda of: of.k1,
+        name="k1", unit="nat", worse="neither", value=lambda window: window.k1,
         meaning="k1 estimate of the KL that k3 estimates: unbiased, of either sign",
     ),
     Statistic(
-        name="k3", unit="nat", worse="higher", scale="log", value=lambda of: of.weights.kl_k3,
+        name="k3", unit="nat", worse="higher", scale="log", value=lambda window: window.weights.kl_k3,
         meaning="k3 estimate of KL(sampler ‖ trainer); of the reference pair, of KL(policy ‖ reference)",
         logged=(ALL,), in_page=True,
     ),
@@ -223,27 +225,28 @@ _TABLE = (
     _one_sided("p99_down", 1, "tokens that lost probability, r < 0"),
     Statistic(
         name="weight_above_2", unit="share", worse="higher", of_reference=False,
-        value=lambda of: mass_above(of.counts, 2),
+        value=lambda window: mass_above(window.counts, 2),
         meaning="part of Σ exp r that is above weights of 2, a usual cap: what truncating them there would take away",
     ),
     Statistic(
-        name="clip_fraction", unit="share", worse="higher", value=lambda of: clip_fraction(of.counts, *of.clip),
+        name="clip_fraction", unit="share", worse="higher",
+        value=lambda window: clip_fraction(window.counts, *window.clip),
         meaning="ratios outside the clip range; a bin of the sketch counts whole", in_page=True,
     ),
     Statistic(
         name="gradient_share", unit="share", worse="neither", samples=GRADIENT, of_reference=False, in_page=True,
         meaning="part of Σ|advantage · weight| over all unclipped tokens, of PPO and GRPO what reaches the optimiser",
-        logged=("post_tool",), value=lambda of: of.gradient_share(by_sequence=False),
+        logged=("post_tool",), value=lambda window: window.gradient_share(by_sequence=False),
     ),
     Statistic(
         name="gradient_share_sequence", unit="share", worse="neither", samples=GRADIENT, of_reference=False,
         meaning="gradient_share where the loss is averaged over each sequence first, as GRPO does, not over all tokens",
-        in_page=True, value=lambda of: of.gradient_share(by_sequence=True),
+        in_page=True, value=lambda window: window.gradient_share(by_sequence=True),
     ),
     Statistic(
         name="gradient_clipped", unit="share", worse="higher", samples=GRADIENT, of_reference=False,
         meaning="part of the slice's own Σ|advantage · weight| that clipping takes away",
-        value=lambda of: of.gradient_clipped,
+        value=lambda window: window.gradient_clipped,
     ),
     _clipped("clip_above_positive", ABOVE, POSITIVE, "ratios above the clip range, advantage above 0: no gradient"),
     _clipped("clip_above_negative", ABOVE, NEGATIVE, "ratios above the clip range, advantage below 0: not clipped"),
@@ -252,17 +255,17 @@ _TABLE = (
     Statistic(
         name="tail_stretch", unit="nat", worse="higher", samples=AGAINST_REFERENCE, needs=2000,
         meaning="change of log(p99/p50) against the reference period",
-        value=lambda of: math.nan if of.then is None else tail_stretch(of.magnitudes, of.then),
+        value=lambda window: math.nan if window.then is None else tail_stretch(window.magnitudes, window.then),
     ),
 )  # fmt: skip
 
-STATISTICS: Mapping[str, Statistic] = {one.name: one for one in _TABLE}
+STATISTICS: Mapping[str, Statistic] = {entry.name: entry for entry in _TABLE}
 """Every statistic of a slice of one pair, by its name; logged as `diag/<pair>/<slice>/<stat>`."""
 
-OF_WINDOW = tuple(one.name for one in _TABLE if not one.of_step)
+OF_WINDOW = tuple(entry.name for entry in _TABLE if not entry.of_step)
 """Those over the window."""
 
-OF_STEP = tuple(one.name for one in _TABLE if one.of_step)
+OF_STEP = tuple(entry.name for entry in _TABLE if entry.of_step)
 """Those of the tokens since their last value."""
 
 
@@ -283,8 +286,8 @@ def declared(series: str) -> Metric:
 
 
 def slice_statistics(
-    of: SliceWindow, stats: Iterable[str] = OF_WINDOW, errors: Collection[str] = ()
+    window: SliceWindow, stats: Iterable[str] = OF_WINDOW, errors: Collection[str] = ()
 ) -> dict[str, Estimate]:
     """Those of `stats` that the samples support, by name, those in `errors` with theirs; none of them is NaN."""
-    found = ((name, STATISTICS[name].of(of, with_error=name in errors)) for name in stats)
-    return {name: estimate for name, estimate in found if estimate is not None}
+    estimates = ((name, STATISTICS[name].estimate(window, with_error=name in errors)) for name in stats)
+    return {name: estimate for name, estimate in estimates if estimate is not None}

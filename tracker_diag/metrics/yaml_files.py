@@ -60,7 +60,7 @@ class YamlFile:
     root: yaml.Node | None
 
     @classmethod
-    def read(cls, file: Path, error: type[DiagError]) -> "YamlFile":
+    def load(cls, file: Path, error: type[DiagError]) -> "YamlFile":
         """Read `file`.
 
         Raises:
@@ -102,7 +102,7 @@ class YamlFile:
             fields: gives the names that may stand at a place, for a hint at the nearest.
         """
         errors = wrong.errors()
-        first = next((one for one in errors if one["type"] in _NO_SUCH_FIELD), errors[0])
+        first = next((error for error in errors if error["type"] in _NO_SUCH_FIELD), errors[0])
         place, text = first["loc"], first["msg"].removeprefix("Value error, ")
         about = first.get("ctx", {})
         match first["type"]:
@@ -126,7 +126,7 @@ class YamlFile:
     def _found(self, place: Place) -> tuple[int, list[int | str]]:
         """The line of `place`, and those parts of it that the file has; pydantic puts tags of unions into it."""
         node, line = self.root, 1
-        found: list[int | str] = []
+        path: list[int | str] = []
         for part in place:
             if isinstance(node, yaml.MappingNode):
                 match = [(key, value) for key, value in node.value if key.value == str(part)]
@@ -139,8 +139,8 @@ class YamlFile:
                 line = _line_of(node)
             else:
                 continue
-            found.append(part)
-        return line, found
+            path.append(part)
+        return line, path
 
 
 def _line_of(node: Any) -> int:

@@ -120,14 +120,14 @@ def context_of(
         for name, value in config.items()
     }
 
-    def of(names: tuple[str, ...]) -> dict[str, object]:
+    def named(names: tuple[str, ...]) -> dict[str, object]:
         return {
             name: value
             for name, value in hidden.items()
             if name.lower().replace("/", ".").rsplit(".", 1)[-1] in names and value not in (None, "")
         }
 
-    return Context(hidden, of(SEED), of(DATA), of(EVALUATION), dict(versions or {}), code)
+    return Context(hidden, named(SEED), named(DATA), named(EVALUATION), dict(versions or {}), code)
 
 
 def _plain(value: object, known: list[str]) -> object:
@@ -138,24 +138,24 @@ def _plain(value: object, known: list[str]) -> object:
         return value if abs(value) < float("inf") else str(value)  # NaN and infinity are no JSON
     if isinstance(value, Mapping):
         return {
-            str(name): "***" if is_secret(str(name)) and isinstance(one, str) else _plain(one, known)
-            for name, one in value.items()
+            str(name): "***" if is_secret(str(name)) and isinstance(part, str) else _plain(part, known)
+            for name, part in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_plain(one, known) for one in value]
+        return [_plain(part, known) for part in value]
     return without_secrets(str(value), known)[:LONGEST]
 
 
 def versions_here() -> dict[str, str]:
     """Python, the system, and the packages that matter, as far as they are installed; CUDA where torch is loaded."""
-    found = {"python": platform.python_version(), "system": platform.platform(terse=True)}
+    versions = {"python": platform.python_version(), "system": platform.platform(terse=True)}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:  # noqa: PERF203  # one of many
             continue
     cuda = getattr(getattr(sys.modules.get("torch"), "version", None), "cuda", None)
-    return found | ({"cuda": str(cuda)} if cuda else {})
+    return versions | ({"cuda": str(cuda)} if cuda else {})
 
 
 def code_here() -> Code | None:
@@ -169,9 +169,9 @@ def _code_in(place: Path) -> Code | None:
     ask = ["git", "-C", str(place), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:
-        told = subprocess.run(ask, capture_output=True, text=True, timeout=PATIENCE, env=quiet, check=True)  # noqa: S603  # ours
+        status = subprocess.run(ask, capture_output=True, text=True, timeout=PATIENCE, env=quiet, check=True)  # noqa: S603  # ours
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    lines = told.stdout.splitlines()
+    lines = status.stdout.splitlines()
     commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
     return None if commit == "(initial)" else Code(commit, any(not line.startswith("#") for line in lines))

@@ -132,10 +132,10 @@ class Monitor(AbstractContextManager["Monitor"]):
         if ranks is None:  # else the rank that writes to a tracker does, and not each of them
             self._out.tell_people()
         for tracker in trackers:
-            self.add(tracker)
+            self.add_tracker(tracker)
         atexit.register(self.close)
 
-    def add(self, tracker: Tracker) -> None:
+    def add_tracker(self, tracker: Tracker) -> None:
         """Write to `tracker` as well, from the next step on; for runs that a framework starts later."""
         if not self._state.elsewhere():
             self._out.attach(tracker)
@@ -221,7 +221,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         if not rows or self._given:
             return
         if self.step is not None:
-            self._state.tell([readout.LATE.format(rows)] if rows != self._settings.expected_steps else ())
+            self._state.warn([readout.LATE.format(rows)] if rows != self._settings.expected_steps else ())
         else:
             self._settings = GrowthSettings.for_run(rows).dialled(self._dial)
             self._run.restart(self._settings)
@@ -259,7 +259,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         """
         if not self._over():
             with self.guard("rank_errors"):
-                self._run.intake.add(observed, names, missing, lost)
+                self._run.intake.add_observed(observed, names, missing, lost)
                 if observed:
                     self._run.warn(self.silence.observed(None))
 

@@ -57,10 +57,10 @@ def wanted(rules: Iterable[Rule]) -> Wanted:
     """What is logged, or what one of `rules` reads; growth and spikes are judged by their errors, nothing else is."""
     of_pair: dict[Pair, dict[str, dict[str, bool]]] = {pair: {} for pair in PAIRS}
     for pair, slices in of_pair.items():
-        for one in STATISTICS.values():
-            for name in one.logged:
-                if one.is_logged(pair, name):
-                    slices.setdefault(name, {})[one.name] = False
+        for entry in STATISTICS.values():
+            for name in entry.logged:
+                if entry.is_logged(pair, name):
+                    slices.setdefault(name, {})[entry.name] = False
     for rule in rules:
         for signal, ref in rule.reads():
             reader = signal.signal if isinstance(signal, Often) else signal
@@ -86,7 +86,7 @@ def statistics(
                     for stat, with_error in asked.get(name, {}).items():
                         known = STATISTICS[stat]
                         if known.of_step is of_step:
-                            estimate = known.of(slice_window, with_error=with_error)
+                            estimate = known.estimate(slice_window, with_error=with_error)
                             if estimate is not None:
                                 estimates[_key(pair, name, stat)] = estimate
     return estimates
@@ -124,53 +124,53 @@ def caveats(
     engine: Engine,
 ) -> tuple[str, ...]:
     """What keeps "nothing was found" from meaning that all was well, the gravest first."""
-    found: list[str] = []
+    lines: list[str] = []
     if lost := health.get("rejected_batches", 0):
-        found.append(f"{lost} batches were rejected; the first warning says why")
+        lines.append(f"{lost} batches were rejected; the first warning says why")
     if lost := health.get("rejected_samples", 0):
-        found.append(f"{lost} calls of samples were rejected; the first warning says why")
+        lines.append(f"{lost} calls of samples were rejected; the first warning says why")
     if late := health.get("late_steps", 0):
-        found.append(f"{late} calls went back to an earlier step, and their metrics were left out")
+        lines.append(f"{late} calls went back to an earlier step, and their metrics were left out")
     last, with_tensors = progress.last, progress.last_with_tensors
     if with_tensors is None:
         do = f": {SAY_OBSERVE}" if set(PAIRS) - {*reach.without} else ", as this trainer has none with these settings"
-        found.append(f"no tensors were observed, so no rule has seen a tail{do}")
+        lines.append(f"no tensors were observed, so no rule has seen a tail{do}")
     have, needed = max((window.with_signal for window in windows.values()), default=0), engine.needed(windows)
     without = 0 if last is None or with_tensors is None else last - with_tensors
     if have and without > max(UNHEARD, 2 * progress.widest):
-        found.append(f"no tensors came after step {with_tensors}")
+        lines.append(f"no tensors came after step {with_tensors}")
     if windows and not have:
-        found.append("the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail")
+        lines.append("the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail")
     elif windows and have < needed:
         short = f"; {SAY_SHORT.format(progress.steps)}" if engine.expected_steps is None else ""
-        found.append(f"it was too early to judge how tails grow: {have} of {needed} steps{short}")
+        lines.append(f"it was too early to judge how tails grow: {have} of {needed} steps{short}")
     tokens = [_tokens(window) for window in windows.values()]
-    unknown = max((of[UNKNOWN] / of[ALL] for of in tokens if of[UNKNOWN]), default=0.0)
+    unknown = max((counts[UNKNOWN] / counts[ALL] for counts in tokens if counts[UNKNOWN]), default=0.0)
     if unknown:
-        found.append(
+        lines.append(
             f"of {unknown:.0%} of the tokens nobody has said whether a tool result comes before them: {SAY_TURN}"
         )
-    if reach.tools and windows and not unknown and not any(of["post_tool"] for of in tokens):
-        found.append("no token came after a tool in the last steps; if there are tools, look at model_mask")
-    return tuple(found)
+    if reach.tools and windows and not unknown and not any(counts["post_tool"] for counts in tokens):
+        lines.append("no token came after a tool in the last steps; if there are tools, look at model_mask")
+    return tuple(lines)
 
 
 def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
     """In a line for each pair with a signal: p95 |log-ratio| of both slices now, and in the reference period."""
-    found: list[str] = []
+    lines: list[str] = []
     for pair, window in windows.items():
         parts: list[str] = []
-        for name, said in (("post_tool", "after a tool"), ("text_only", "before any")):
-            of = window.context.get(name)
-            if of is None or not window.signal:
+        for name, words in (("post_tool", "after a tool"), ("text_only", "before any")):
+            slice_window = window.context.get(name)
+            if slice_window is None or not window.signal:
                 continue
-            now, then = _finite(slice_statistics(of, ("p95",)).get("p95")), _p95(of)
+            now, then = _finite(slice_statistics(slice_window, ("p95",)).get("p95")), _p95(slice_window)
             if now is not None:
                 least = "at least " if now >= 2.0**HIGHEST else ""  # the sketch counts no further
-                parts.append(f"{said} {least}{now:.3g}" + (f" (baseline {then:.3g})" if then is not None else ""))
+                parts.append(f"{words} {least}{now:.3g}" + (f" (baseline {then:.3g})" if then is not None else ""))
         if parts:
-            found.append(f"{pair} p95 |log-ratio|: {', '.join(parts)}")
-    return tuple(found)
+            lines.append(f"{pair} p95 |log-ratio|: {', '.join(parts)}")
+    return tuple(lines)
 
 
 def seen(
@@ -210,7 +210,7 @@ def _tokens(window: PairWindow | None) -> Counter[str]:
     if window is None:
         return Counter()
     unknown = {UNKNOWN: window.unknown.n} if window.unknown else {}
-    return Counter({name: of.n for name, of in window.context.items()} | unknown)
+    return Counter({name: of_slice.n for name, of_slice in window.context.items()} | unknown)
 
 
 def lacking(windows: Mapping[Pair, PairWindow]) -> Callable[[StatKey], Reason]:
@@ -218,8 +218,8 @@ def lacking(windows: Mapping[Pair, PairWindow]) -> Callable[[StatKey], Reason]:
     context = {pair: window.context for pair, window in windows.items()}
 
     def why(key: StatKey) -> Reason:
-        of = context.get(key.pair, {}).get(key.slice)
-        return no_series(key) if of is None else statistic(key.stat).lacking(of)
+        window = context.get(key.pair, {}).get(key.slice)
+        return no_series(key) if window is None else statistic(key.stat).lacking(window)
 
     return why
 
@@ -273,9 +273,9 @@ def nonfinite(own: Mapping[str, float], observed: Mapping[Pair, Observation], he
     ]
 
 
-def scalars(found: Mapping[StatKey, Estimate]) -> Iterator[Scalar]:
+def scalars(estimates: Mapping[StatKey, Estimate]) -> Iterator[Scalar]:
     """Those of `found` that are logged."""
-    for key, estimate in found.items():
+    for key, estimate in estimates.items():
         if statistic(key.stat).is_logged(key.pair, key.slice) and math.isfinite(estimate.value):
             yield Scalar(PREFIX + key, estimate.value, estimate.n)
 
@@ -315,11 +315,16 @@ def slices_table(windows: Mapping[Pair, PairWindow], names: Names) -> Table:
     columns = ("pair", "slice", *stats, "note")
     rows: list[tuple[str | float | int | None, ...]] = []
     for pair, window in windows.items():
-        for name, of in window.slices(names).items():
-            now = slice_statistics(of, OF_WINDOW if window.signal else ())
-            cells = {stat: _finite(estimate) for stat, estimate in now.items()} | {"count": of.n, BASELINE: _p95(of)}
+        for name, slice_window in window.slices(names).items():
+            now = slice_statistics(slice_window, OF_WINDOW if window.signal else ())
+            cells = {stat: _finite(estimate) for stat, estimate in now.items()} | {
+                "count": slice_window.n,
+                BASELINE: _p95(slice_window),
+            }
             note = _note(name, names) or ("" if window.signal else str(reason(Why.ON_POLICY)))
-            note = note or ("" if of.steps is None else f"few tokens a step: of the last {of.steps} steps")
+            note = note or (
+                "" if slice_window.steps is None else f"few tokens a step: of the last {slice_window.steps} steps"
+            )
             rows.append((pair, name, *(cells.get(column) for column in stats), note))
     return Table(PREFIX + "slices", columns, tuple(rows))
 
@@ -328,12 +333,12 @@ def _finite(estimate: Estimate | None) -> float | int | None:
     return estimate.value if estimate and math.isfinite(estimate.value) else None
 
 
-def _p95(of: SliceWindow) -> float | None:
+def _p95(window: SliceWindow) -> float | None:
     """p95 of the reference period."""
-    if of.then is None:
+    if window.then is None:
         return None
-    then = SliceWindow(np.stack([of.then, np.zeros_like(of.then)])[None])
-    return _finite(statistic("p95").of(then))
+    then = SliceWindow(np.stack([window.then, np.zeros_like(window.then)])[None])
+    return _finite(statistic("p95").estimate(then))
 
 
 def _note(name: str, names: Names) -> str:

@@ -18,7 +18,7 @@ from tracker_diag.metrics.own import CANARY
 from tracker_diag.monitor import readout
 from tracker_diag.monitor.worst import WorstSequences
 from tracker_diag.records import Record, Scalar, Table
-from tracker_diag.report.console import plain, say
+from tracker_diag.report.console import announce, plain
 from tracker_diag.report.history import History
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.judge import Judge, StepInputs, Verdict
@@ -139,7 +139,7 @@ class Run:
     def _evaluate(self, step: Step, own: Mapping[str, float]) -> None:
         observed, records, verdict, fresh = self.intake.taken(), list[Record](), Verdict((), ()), False
         with self._health.guard("internal_errors"):  # the trainer's own metrics are written all the same
-            counted = self.windows.take(observed, step.pairs)
+            counted = self.windows.push(observed, step.pairs)
             if observed:
                 self.progress.observed(step.step)
             statistics = readout.statistics(self.windows, counted, self.intake.names, self._wanted)
@@ -162,13 +162,15 @@ class Run:
         records += readout.states(self.judge.engine, self._health.counts, self.intake.time_ratio)
         noticed = bool(verdict.notices)
         records += self.samples.tables(noticed=noticed, step=step.step)
-        records += self._worst.step(step.step, self.judge.engine.open, self.windows, self.intake, told=noticed)
+        records += self._worst.step(step.step, self.judge.engine.open, self.windows, self.intake, alerted=noticed)
         advice = self._guards.step(step.step, self.judge.series, self.judge, fresh=fresh)
         records += self._guards.tables()
         self._out.step(step.step, own, step.unsent(records), verdict.changed, verdict.notices, so_far=self.summary)
         self._write_guards(step.step, advice)
-        if self._out.tells and self.silence.look(self.progress.steps, bool(observed), self.windows.settled):
-            say(seen := self.first_look(whole=False))
+        if self._out.tells and self.silence.first_look_is_due(
+            self.progress.steps, bool(observed), self.windows.settled
+        ):
+            announce(seen := self.first_look(whole=False))
             self._out.events(step.step, [plain(seen)], (), ())
 
     def _inputs(self, own: Mapping[str, float]) -> StepInputs:
@@ -199,7 +201,7 @@ class Run:
     def _write_guards(self, step: int, lines: Sequence[str], done: Sequence[Notice] = ()) -> None:
         """Keep, write and warn of what guards have said at `step`; `done` are notices for people."""
         noticed = {notice.text for notice in done}
-        self._health.tell(line for line in lines if line not in noticed)
+        self._health.warn(line for line in lines if line not in noticed)
         self._write_events(step, lines, notices=done)
 
     def _write_events(
@@ -214,7 +216,7 @@ class Run:
     def warn(self, warning: str | None) -> None:
         """Warn in the log and in the tracker."""
         if warning:
-            self._health.tell([warning])
+            self._health.warn([warning])
             self._out.events(self.progress.last or 0, [warning], (), ())
 
     def end(self) -> None:

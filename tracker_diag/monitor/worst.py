@@ -38,13 +38,13 @@ class _Step:
     """The worst sequences of one place at one step."""
 
     step: int
-    found: Found
+    tokens: Found
     window: float
     """Tail mass of the slice's window."""
 
     @property
     def mass(self) -> float:
-        return float(self.found.rows[:, 0].sum())
+        return float(self.tokens.rows[:, 0].sum())
 
 
 @dataclass(eq=False)
@@ -69,7 +69,7 @@ class _Episode:
     def _of(self, moment: str, at: _Step) -> Iterator[WorstSequence]:
         pair, slice = self.place
         about = {"pair": pair, "slice": slice, "onset": self.onset, "moment": moment, "step": at.step}
-        yield from at.found.sequences(partial(WorstSequence, **about), at.window)  # type: ignore[arg-type]
+        yield from at.tokens.sequences(partial(WorstSequence, **about), at.window)  # type: ignore[arg-type]
 
 
 class WorstSequences:
@@ -96,30 +96,36 @@ class WorstSequences:
         self._told = False
 
     def step(
-        self, step: int, findings: Sequence[Finding], windows: Mapping[Pair, PairWindow], intake: Intake, *, told: bool
+        self,
+        step: int,
+        findings: Sequence[Finding],
+        windows: Mapping[Pair, PairWindow],
+        intake: Intake,
+        *,
+        alerted: bool,
     ) -> list[Table]:
         """Keep what the slices of `findings`, those that are open, have at `step`, and say where to look next.
 
         Args:
-            told: whether a person is told of an incident at this step.
+            alerted: whether this step reports an incident.
 
         Returns:
             The table, where one is due: with an alert, or as soon as there is something to show of it.
         """
         with self._health.guard("internal_errors"):
-            places = {place: of for place, of in _places(findings).items() if place.pair in windows}
+            places = {place: on_it for place, on_it in _places(findings).items() if place.pair in windows}
             windows_of = {place: windows[place.pair].slices(intake.names, (place.slice,)) for place in places}
-            for place, found in intake.taken_worst().items():
+            for place, worst in intake.taken_worst().items():
                 if place in places and place.slice in windows_of[place]:
-                    mass = tail_mass(windows_of[place][place.slice], found.limit)
-                    self._add(place, min(one.onset for one in places[place]), _Step(step, found, mass))
+                    mass = tail_mass(windows_of[place][place.slice], worst.limit)
+                    self._add(place, min(finding.onset for finding in places[place]), _Step(step, worst, mass))
             self._forget(places)
-            intake.worst.look_at({p: beyond(of[p.slice]) for p, of in windows_of.items() if p.slice in of})
+            intake.worst.look_at({p: beyond(slices[p.slice]) for p, slices in windows_of.items() if p.slice in slices})
             self._say(intake)
-            self._asked |= told
+            self._asked |= alerted
             if self._asked and self._due is None and self.sequences:
                 self._asked, self._due = False, self.sequences
-            if told or (self._episodes and time.monotonic() > self._written + EVERY):
+            if alerted or (self._episodes and time.monotonic() > self._written + EVERY):
                 self._save()
             if self._due is not None:
                 self._shown(self._due)  # begins what is to be decoded
@@ -135,7 +141,7 @@ class WorstSequences:
             self._open[place] = kept
             self._episodes.append(kept)
             if len(self._episodes) > MOST_EPISODES:
-                over = (one for one in self._episodes[1:] if one not in self._open.values())
+                over = (episode for episode in self._episodes[1:] if episode not in self._open.values())
                 self._episodes.remove(next(over, self._episodes[1]))
         same = now.step == kept.last.step  # more of a step that has come in part
         kept.last = now
@@ -145,7 +151,7 @@ class WorstSequences:
     def _forget(self, places: Mapping[Place, Sequence[Finding]]) -> None:
         """Close the episodes of places where nothing is open any more; what never fired was no incident."""
         for place, kept in self._open.items():
-            kept.fired |= any(one.fired is not None for one in places.get(place, ()))
+            kept.fired |= any(finding.fired is not None for finding in places.get(place, ()))
         for place in self._open.keys() - places.keys():
             over = self._open.pop(place)
             if not over.fired:
@@ -155,13 +161,13 @@ class WorstSequences:
         if self._live and self._episodes and self._decoder and not intake.worst.given_ids and not self._told:
             self._told = True
             do = "give token_ids=... to observe, shaped as the log-probabilities are"
-            self._health.tell([f"decode was given, but no token ids came, so no text can be shown: {do}"])
+            self._health.warn([f"decode was given, but no token ids came, so no text can be shown: {do}"])
 
     @property
     def sequences(self) -> tuple[WorstSequence, ...]:
         """All that are kept of findings that fired, by their onset."""
-        fired = sorted((one for one in self._episodes if one.fired), key=lambda one: one.onset)
-        return tuple(one for episode in fired for one in episode.sequences())
+        fired = sorted((episode for episode in self._episodes if episode.fired), key=lambda episode: episode.onset)
+        return tuple(sequence for episode in fired for sequence in episode.sequences())
 
     def shown(self) -> tuple[WorstSequence, ...]:
         """What may leave this machine: no token ids; text where a decoder was given, as far as it is there."""
@@ -171,15 +177,15 @@ class WorstSequences:
 
     def _shown(self, kept: tuple[WorstSequence, ...]) -> tuple[WorstSequence, ...]:
         if self._decoder and not self._health.elsewhere():
-            with_ids = [one for one in kept if one.token_ids is not None]
-            found = self._decoder.texts(
-                [(one.token_ids, excerpt(one)) for one in with_ids if one.token_ids is not None]
+            with_ids = [sequence for sequence in kept if sequence.token_ids is not None]
+            decoded = self._decoder.texts(
+                [(sequence.token_ids, excerpt(sequence)) for sequence in with_ids if sequence.token_ids is not None]
             )
-            texts = {id(one): text for one, text in zip(with_ids, found, strict=True)}
-            kept = tuple(replace(one, texts=texts.get(id(one))) for one in kept)
+            texts = {id(sequence): text for sequence, text in zip(with_ids, decoded, strict=True)}
+            kept = tuple(replace(sequence, texts=texts.get(id(sequence))) for sequence in kept)
             for error in self._decoder.errors():
                 self._health.record("decode_errors", error)
-        return tuple(replace(one, token_ids=None) for one in kept)
+        return tuple(replace(sequence, token_ids=None) for sequence in kept)
 
     def tables(self) -> list[Table]:
         """The table of what is shown, if there is anything."""
@@ -199,7 +205,7 @@ class WorstSequences:
     def _save(self, *, last: bool = False) -> None:
         """Have the file written; a disk that takes nothing is counted, told once, and asked again later."""
         self._written = time.monotonic()
-        kept = [one for one in self.sequences if one.token_ids is not None]
+        kept = [sequence for sequence in self.sequences if sequence.token_ids is not None]
         if not (self._live and kept) or (self._writing and not last):
             return
         if last and self._writer is None:  # no thread starts in `atexit` from Python 3.12 on
@@ -225,8 +231,8 @@ class WorstSequences:
 
 def _places(findings: Sequence[Finding]) -> dict[Place, list[Finding]]:
     """The slices that findings with a pair are open on, the gravest first, then the earliest."""
-    found: dict[Place, list[Finding]] = {}
-    for one in sorted(findings, key=lambda one: (-SEVERITIES.index(one.severity), one.onset)):
-        if one.pair is not None:
-            found.setdefault(Place(one.pair, one.slice), []).append(one)
-    return dict(list(found.items())[:MOST_PLACES])
+    places: dict[Place, list[Finding]] = {}
+    for finding in sorted(findings, key=lambda finding: (-SEVERITIES.index(finding.severity), finding.onset)):
+        if finding.pair is not None:
+            places.setdefault(Place(finding.pair, finding.slice), []).append(finding)
+    return dict(list(places.items())[:MOST_PLACES])

@@ -45,7 +45,7 @@ def save(path: Path, sequences: Sequence[WorstSequence]) -> None:
         OSError: the disk is full, say; what stood there before stays.
     """
     of_token = 8 + 2 * 4 + len(OF_TOKENS)
-    total = HEADERS + np.cumsum([one.in_slice.size * of_token + OF_FACTS for one in sequences])
+    total = HEADERS + np.cumsum([sequence.in_slice.size * of_token + OF_FACTS for sequence in sequences])
     kept = sequences[: int(np.searchsorted(total, LARGEST, side="right"))]
     new = path.with_suffix(".new")
     try:
@@ -60,13 +60,13 @@ def save(path: Path, sequences: Sequence[WorstSequence]) -> None:
 
 def _arrays(sequences: Sequence[WorstSequence]) -> dict[str, Any]:
     names = (*OF_SLICE, *OF_SEQUENCE)
-    found: dict[str, Any] = {name: np.array([getattr(one, name) for one in sequences]) for name in names}
-    found["share"] = np.array([np.nan if one.share is None else one.share for one in sequences])
-    found["end"] = np.cumsum([one.in_slice.size for one in sequences])
-    found["token_ids"] = np.concatenate([_ids(one) for one in sequences])
-    found["logprobs"] = np.concatenate([one.logprobs for one in sequences], axis=1).astype(np.float32)
-    return found | {name: np.concatenate([getattr(one, name) for one in sequences]) for name in OF_TOKENS}
+    arrays: dict[str, Any] = {name: np.array([getattr(sequence, name) for sequence in sequences]) for name in names}
+    arrays["share"] = np.array([np.nan if sequence.share is None else sequence.share for sequence in sequences])
+    arrays["end"] = np.cumsum([sequence.in_slice.size for sequence in sequences])
+    arrays["token_ids"] = np.concatenate([_ids(sequence) for sequence in sequences])
+    arrays["logprobs"] = np.concatenate([sequence.logprobs for sequence in sequences], axis=1).astype(np.float32)
+    return arrays | {name: np.concatenate([getattr(sequence, name) for sequence in sequences]) for name in OF_TOKENS}
 
 
-def _ids(one: WorstSequence) -> Any:
-    return np.full(one.in_slice.size, -1) if one.token_ids is None else one.token_ids
+def _ids(sequence: WorstSequence) -> Any:
+    return np.full(sequence.in_slice.size, -1) if sequence.token_ids is None else sequence.token_ids

@@ -20,7 +20,7 @@ GIVE = "give config=..., with the evaluation's settings under eval"
 @cache
 def protocol() -> dict[str, dict[str, Any]]:
     """The settings that fix an evaluation, by name: the patterns of their keys, and whether a tool needs them."""
-    settings: dict[str, dict[str, Any]] = YamlFile.read(FILE, DiagError).data["settings"]
+    settings: dict[str, dict[str, Any]] = YamlFile.load(FILE, DiagError).data["settings"]
     return settings
 
 

@@ -80,7 +80,7 @@ def settings(file: Path) -> dict[str, Any]:
     Raises:
         SourceError: what is wrong with the file.
     """
-    data = YamlFile.read(file, SourceError).data
+    data = YamlFile.load(file, SourceError).data
     if not isinstance(data, Mapping):
         kind = "nothing" if data is None else type(data).__name__
         raise SourceError(f"{file}:1: {kind} given, expected settings by name")

@@ -89,7 +89,7 @@ def frameworks() -> dict[str, Framework]:
     """All that are known, by name."""
     known: dict[str, Framework] = {}
     for file in sorted(FOLDER.glob("*.yaml")):
-        source = YamlFile.read(file, DiagError)
+        source = YamlFile.load(file, DiagError)
         try:
             framework = Framework.model_validate(source.data)
         except ValidationError as error:

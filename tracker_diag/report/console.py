@@ -42,7 +42,7 @@ class Terminal(Console):
             yield segment if segment.control else Segment(clean(segment.text), segment.style)
 
 
-def say(*lines: RenderableType) -> None:
+def announce(*lines: RenderableType) -> None:
     """Show `lines` on standard error, unless quiet was asked for; a terminal that is gone is no matter."""
     if os.environ.get(QUIET, "0") in ("", "0"):
         _show(*lines)

@@ -146,7 +146,7 @@ def load_cases(file: Path, rule: Rule) -> tuple[RuleCase, ...]:
     Raises:
         RuleError: "file:line: field: what is wrong", if the file cannot be used.
     """
-    given = YamlFile.read(file, RuleError)
+    given = YamlFile.load(file, RuleError)
     if not isinstance(given.data, list) or not given.data:
         raise RuleError(f"{file}:1: {type(given.data).__name__} given, expected a list of cases, at least one")
     try:

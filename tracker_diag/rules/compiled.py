@@ -34,7 +34,7 @@ def compiled() -> Compiled:
             return {name: (data, line) for name, data, line in before["files"]}
     except (OSError, ValueError, LookupError, TypeError):
         pass  # there is none yet, or another version wrote it
-    read = [YamlFile.read(file, RuleError) for file in files]
+    read = [YamlFile.load(file, RuleError) for file in files]
     parsed = {yaml.file.name: (yaml.data, yaml.line(("id",))) for yaml in read}
     _keep(kept, {"versions": versions, "files": [(name, *parts) for name, parts in parsed.items()]})
     return parsed

@@ -81,13 +81,13 @@ class Finding:
         """All but the rule, in JSON values."""
         kept = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "rule"}
         evidence = [reading.state_dict() for reading in self.evidence]
-        return kept | {"evidence": evidence, "carried_by": [one.to_json() for one in self.carried_by]}
+        return kept | {"evidence": evidence, "carried_by": [carrier.to_json() for carrier in self.carried_by]}
 
     @classmethod
     def of_state(cls, rule: Rule, state: Mapping[str, Any]) -> "Finding":
         """The finding of `rule` that `state_dict` was taken of."""
         evidence = tuple(Reading.of_state(reading) for reading in state["evidence"])
-        carried_by = tuple(Carrier(**one) for one in state["carried_by"])
+        carried_by = tuple(Carrier(**carrier) for carrier in state["carried_by"])
         kept: dict[str, Any] = {**state, "evidence": evidence, "carried_by": carried_by}
         return cls(rule=rule, **kept)
 
@@ -120,7 +120,7 @@ class Finding:
             ],
             "remedy": list(rule.remedy),
             "inhibited_by": self.inhibited_by,
-            "carried_by": [one.to_json() for one in self.carried_by],
+            "carried_by": [carrier.to_json() for carrier in self.carried_by],
         }
 
 

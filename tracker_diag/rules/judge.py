@@ -208,7 +208,7 @@ class Judge:
 
     def summary(self, source: str, steps: int, first_step: int | None, last_step: int | None) -> Summary:
         """What the run adds up to so far."""
-        summary = Summary.of(self.engine, source, steps, first_step, last_step)
+        summary = Summary.of_engine(self.engine, source, steps, first_step, last_step)
         return replace(summary, acknowledged=tuple(self._acknowledged), checkpoints=tuple(self.checkpoints))
 
     def restarted(self, settings: GrowthSettings) -> None:
@@ -223,7 +223,7 @@ class Judge:
             "checkpoints": list(self.checkpoints),
             "acknowledged": [asdict(known) for known in self._acknowledged],
             "open": self._open,
-            "series": [[*_key(key), one.value, one.n, one.error] for key, one in self.series.items()],
+            "series": [[*_key(key), scalar.value, scalar.n, scalar.error] for key, scalar in self.series.items()],
             "non_finite": list(self._non_finite),
             "checked": self._checked,
         }

@@ -34,7 +34,7 @@ def load_rule(file: Path) -> Rule:
     Raises:
         RuleError: "file:line: field: what is wrong", if the file cannot be used.
     """
-    given = YamlFile.read(file, RuleError)
+    given = YamlFile.load(file, RuleError)
     if not isinstance(given.data, dict):
         kind = "nothing" if given.data is None else f"a {type(given.data).__name__}"
         raise RuleError(f"{file}:1: {kind} given, expected a rule with id, title, signals, when and summary")

@@ -42,7 +42,7 @@ class Recommendation:
 
 
 def recommend(
-    found: Sequence[Incident],
+    incidents: Sequence[Incident],
     best: Sequence[Reading],
     *,
     goes_on: bool = False,
@@ -60,8 +60,8 @@ def recommend(
         judged: whether there were rows enough to judge it.
         checkpoints: steps of the checkpoints that are registered. Where there are any, one of them is named.
     """
-    loud = [incident for incident in found if incident.severity != "info" and not incident.acknowledged]
-    notes = [incident for incident in found if incident.cause.unproven and not incident.acknowledged]
+    loud = [incident for incident in incidents if incident.severity != "info" and not incident.acknowledged]
+    notes = [incident for incident in incidents if incident.cause.unproven and not incident.acknowledged]
     outcomes = [outcome for outcome in best if outcome.series != "loss"]
     evaluations = [outcome for outcome in outcomes if outcome.series != "reward"]
     targets = [outcome for outcome in evaluations if outcome.series == TARGET] or evaluations or outcomes
@@ -69,7 +69,7 @@ def recommend(
     if not loud and not judged:
         return Recommendation("too_short", False, None, "There are too few rows to judge")
     if not loud and not lost:
-        known = ", but for what is acknowledged" if any(incident.acknowledged for incident in found) else ""
+        known = ", but for what is acknowledged" if any(incident.acknowledged for incident in incidents) else ""
         nothing = Recommendation("continue", True, None, f"Yes. No rule fired at warn or above{known}")
         return _noted(notes, outcomes) or nothing
     ongoing = [f for incident in loud for f in incident.findings if f.state == "firing" and f.severity != "info"]

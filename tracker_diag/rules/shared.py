@@ -34,7 +34,7 @@ def shared() -> Shared:
     try:
         return Shared.model_validate(data)
     except ValidationError as error:
-        raise RuleError(YamlFile.read(FILE, RuleError).refused(error)) from error
+        raise RuleError(YamlFile.load(FILE, RuleError).refused(error)) from error
 
 
 def with_shared(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tracker_diag.rules.recommendation import Recommendation, recommend
 
 def first_break(findings: Collection[Finding]) -> Finding | None:
     """The cause of the first incident above info; a fall of the outcome is one only where nothing else had begun."""
-    return next((one.cause for one in incidents(findings) if one.severity != "info"), None)
+    return next((incident.cause for incident in incidents(findings) if incident.severity != "info"), None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,11 +63,13 @@ class Summary:
     """Steps of the checkpoints that are registered."""
 
     @classmethod
-    def of(cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None) -> "Summary":
+    def of_engine(
+        cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None
+    ) -> "Summary":
         findings, blind = tuple(engine.findings), engine.blind()
-        told = {finding.rule.id for finding in findings}
+        with_finding = {finding.rule.id for finding in findings}
         explained = {part: f.rule.id for f in findings if f.fired is not None for part in f.rule.inhibits}
-        silent = [rule.id for rule in engine.rules if rule.id not in told and rule.id not in blind]
+        silent = [rule.id for rule in engine.rules if rule.id not in with_finding and rule.id not in blind]
         return cls(
             source,
             steps,
@@ -116,13 +118,13 @@ class Summary:
 
     @property
     def first_break(self) -> Finding | None:
-        return next((one.cause for one in self.incidents if one.severity != "info"), None)
+        return next((incident.cause for incident in self.incidents if incident.severity != "info"), None)
 
     @property
     def level(self) -> Severity | None:
         """Highest severity of an incident, resolved or not, that nobody acknowledged; None if there is none."""
-        found: set[Severity] = {one.severity for one in self.incidents if not one.acknowledged}
-        return max(found, key=SEVERITIES.index) if found else None
+        severities: set[Severity] = {incident.severity for incident in self.incidents if not incident.acknowledged}
+        return max(severities, key=SEVERITIES.index) if severities else None
 
     def to_json(self) -> dict[str, object]:
         """The JSON of `tracker-diag diagnose --json` and `replay --json`."""
@@ -135,7 +137,7 @@ class Summary:
                 "last_step": self.last_step,
             },
             "judged": self.judged,
-            "waiting": [one._asdict() for one in waiting(self.blind)],
+            "waiting": [pending._asdict() for pending in waiting(self.blind)],
             "incidents": [incident.to_json() for incident in self.incidents],
             "findings": [finding.to_json() for finding in self.findings],
             "first_break": first and {"rule": first.rule.id, "slice": first.slice, "onset": first.onset},
@@ -145,6 +147,7 @@ class Summary:
             "explained": [{"rule": rule, "by": by} for rule, by in self.explained.items()],
             "caveats": [*self.log, *self.caveats],
             "best": [
-                {"series": one.series, "step": one.at, "level": one.baseline, "last": one.value} for one in self.best
+                {"series": outcome.series, "step": outcome.at, "level": outcome.baseline, "last": outcome.value}
+                for outcome in self.best
             ],
         }

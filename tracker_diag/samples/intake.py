@@ -83,8 +83,8 @@ class SampleIntake:
         if self._ranks is not None:
             with self._health.guard("rank_errors"):
                 if self._incoming is not None and not self._ranks.leads:
-                    self._ranks.say(self._incoming.state_dict())
-                for state in self._ranks.said():
+                    self._ranks.send(self._incoming.state_dict())
+                for state in self._ranks.received():
                     theirs = Samples.from_state(state)
                     self._incoming = theirs if self._incoming is None else self._incoming.merged(theirs)
         return bool(self)

@@ -57,13 +57,13 @@ class WeightSums:
         policies, not from the second, as those of a ratio to a reference do; it decides which k3 is an estimate
         of a KL at all.
         """
-        of: Array = namespace(log_weights).isfinite(log_weights) if member is None else member
-        n, sets = of.shape[-1], math.prod(of.shape[:-1])
+        counted: Array = namespace(log_weights).isfinite(log_weights) if member is None else member
+        n, sets = counted.shape[-1], math.prod(counted.shape[:-1])
         length = (_CHUNK if isinstance(log_weights, np.ndarray) else _DEVICE_CHUNK) // sets
-        sums = cls._of_part(log_weights[..., :length], of[..., :length], from_numerator)
+        sums = cls._of_part(log_weights[..., :length], counted[..., :length], from_numerator)
         for start in range(length, n, length):
             part = slice(start, start + length)
-            sums += cls._of_part(log_weights[..., part], of[..., part], from_numerator)
+            sums += cls._of_part(log_weights[..., part], counted[..., part], from_numerator)
         return sums
 
     @classmethod

@@ -105,20 +105,20 @@ class Decoder:
 
     def errors(self) -> list[Exception]:
         """What went wrong since the last time of asking."""
-        found, self._failures = self._failures, []
-        return found
+        failures, self._failures = self._failures, []
+        return failures
 
     def _work(self, key: bytes, ids: IntArray, parts: Sequence[range]) -> None:
-        found: tuple[str, ...] | None = None
+        decoded: tuple[str, ...] | None = None
         self._begun = time.monotonic()
         try:
             texts = [""] * len(ids)
             for part in parts:
                 texts[part.start : part.stop] = pieces(ids[part.start : part.stop].tolist(), self._decode)
-            found = tuple(texts)
+            decoded = tuple(texts)
         except Exception as error:  # noqa: BLE001  # whatever a decoder raises is to be counted
             self._failures.append(error)
         with self._progress:
-            self._known[key] = found
+            self._known[key] = decoded
             self._begun = None
             self._progress.notify_all()

@@ -34,7 +34,7 @@ class Fresh:
         """A new step begins."""
         self._told.clear()
 
-    def add(self, cells: Cells) -> None:
+    def count(self, cells: Cells) -> None:
         """Count the `sparse` cells (2 × groups, 2, 4098) of `context`; not what is unknown, behind them.
 
         Nor a slice without signal: a p95 of 0 by construction would be taken for how calm the slice can be.
@@ -46,7 +46,7 @@ class Fresh:
                 add_sparse(self._counts[row], (index[start:end] - row * size, count[start:end]))
                 self._tokens[row] += int(count[start:end].sum())
 
-    def take(self) -> dict[str, SliceWindow]:
+    def take_ready(self) -> dict[str, SliceWindow]:
         """Those slices that have enough tokens, which are forgotten with it."""
         enough_now: dict[str, SliceWindow] = {}
         for row, name in enumerate(CONTEXT):
@@ -67,7 +67,7 @@ class Fresh:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.clear()
         index, count = (unpack(part) for part in state["cells"])
-        self.add((index, count))
+        self.count((index, count))
         self._told = set(state["told"])
 
 
@@ -85,7 +85,7 @@ class FreshCells:
         """A new step begins."""
         self._told.clear()
 
-    def add(self, cells: Cells) -> None:
+    def count(self, cells: Cells) -> None:
         """Count the `sparse` cells (NAMED_ROWS, 2, 4098) of the dimension."""
         (row, column), count = np.divmod(cells[0], 2 * BINS), cells[1]
         column %= BINS
@@ -98,7 +98,7 @@ class FreshCells:
         np.add.at(came, row, count)
         self._tokens += (came, came.sum() - came)
 
-    def take(self) -> dict[int, SliceWindow]:
+    def take_ready(self) -> dict[int, SliceWindow]:
         """By row the cells that have enough tokens, as have the others; all of them are forgotten for that cell.
 
         The reference of each is what came beside it.

@@ -76,13 +76,13 @@ class Intake:
         # Of a batch on the host labels of all tokens are made for what needs them alone.
         labels = {} if on_host_already and not (first or self.worst.looks) else label(batch, self._names)
         if first:
-            self._health.tell(suspicions(tensors, batch, labels))
+            self._health.warn(suspicions(tensors, batch, labels))
             self.told_by = told_by(tensors)
             self._came(step, seconds)
         add_observations(self._incoming, reduced(batch, self._names, self._batches, self._clip, labels))
         self.worst.observe(batch, labels, self._names)
 
-    def add(
+    def add_observed(
         self, observed: Mapping[Pair, Observation], names: Names, missing: Mapping[Rank, int] | None, lost: int
     ) -> None:
         """Add what other processes have observed, with rows of their `names`, to what is there."""

@@ -157,7 +157,7 @@ class Observation:
     def without_context(self) -> "Observation":
         """The same where nobody knows which tokens come after a tool: all are of the last of `ROWS`, and of no turn."""
         last = len(ROWS) - 1
-        sketches: dict[Dimension, Sketch] = {name: one for name, one in self.sketches.items() if name != "turn"}
+        sketches: dict[Dimension, Sketch] = {name: sketch for name, sketch in self.sketches.items() if name != "turn"}
         unknown = last * GROUPS + np.arange(len(ROWS) * GROUPS) % GROUPS
         sketches["context"] = sketches["context"].moved(unknown, len(ROWS) * GROUPS)
         (index, count), nonfinite = self.sequence_sketch.cells, self.sequence_sketch.nonfinite.copy()
@@ -204,7 +204,9 @@ class Observation:
 
     def arrays(self) -> list[Array]:
         """All counts and sums, in a fixed order."""
-        counted = [a for one in (*self.sketches.values(), self.sequence_sketch) for a in (one.counts, one.nonfinite)]
+        counted = [
+            a for sketch in (*self.sketches.values(), self.sequence_sketch) for a in (sketch.counts, sketch.nonfinite)
+        ]
         return [*counted, *self.sums]
 
     def rebuilt(self, arrays: Iterator[Array]) -> "Observation":
@@ -216,7 +218,7 @@ class Observation:
     def state_dict(self) -> dict[str, Any]:
         """The observation in JSON values."""
         return {
-            "sketches": {name: _packed(one) for name, one in self.sketches.items()},
+            "sketches": {name: _packed(sketch) for name, sketch in self.sketches.items()},
             "of_sequences": _packed(self.sequence_sketch),
             "sums": [pack(part) for part in self.sums],
         }

@@ -38,7 +38,7 @@ class PairWindows(Mapping[Pair, PairWindow]):
     def __len__(self) -> int:
         return len(self._of)
 
-    def take(self, observed: Mapping[Pair, Observation], begun: Collection[Pair]) -> list[Pair]:
+    def push(self, observed: Mapping[Pair, Observation], begun: Collection[Pair]) -> list[Pair]:
         """Take in what was observed; as a part of their last step for the pairs in `begun`, else as a new step.
 
         Gives the pairs whose step counts: those of which there is something new to say.

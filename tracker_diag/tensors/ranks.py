@@ -126,13 +126,13 @@ class AllReduce:
             return None
         return bytes(settled).decode().removeprefix(NO)
 
-    def say(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Hand `message` to rank 0, through the store."""
-        self._store.say(message)
+        self._store.send(message)
 
-    def said(self) -> Sequence[Mapping[str, Any]]:
+    def received(self) -> Sequence[Mapping[str, Any]]:
         """What has come of that, on rank 0."""
-        return self._store.said()
+        return self._store.received()
 
     def _part(self, step: int, error: Exception) -> None:
         self._parted = True

@@ -165,8 +165,8 @@ class _Reduced:
 
     def include(self, tokens: slice, segments: Segments, rows: Mapping[Dimension, RowArray]) -> None:
         """Take in `segments`, whose tokens are among `tokens`."""
-        pair = [values[tokens] for values in self._pair]
-        self._sums.include(*pair, segments, [rows[dimension] for dimension in self._dimensions])
+        pair = new, old = [values[tokens] for values in self._pair]
+        self._sums.include(new, old, segments, [rows[dimension] for dimension in self._dimensions])
         if self._weights is not None:
             self._applied += applied_of(pair, segments, self._weights[tokens], len(ROWS))
         if self._advantages is not None:

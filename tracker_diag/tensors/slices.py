@@ -90,7 +90,7 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     xp = namespace(batch.model_mask)
     tool = batch.tool_output
     # A turn begins with a run of tool tokens; no such run begins a sequence, so none spans two.
-    told = Told(
+    masks = Told(
         batch.running_count(tool) > 0,
         lambda: _is_late(batch, tool),
         lambda: batch.running_count(tool & ~before(tool)),
@@ -100,7 +100,7 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     def everywhere(values: Array) -> Array:
         return values
 
-    rows = rows_told(batch, told, everywhere) | rows_given(batch, names, everywhere)
+    rows = rows_told(batch, masks, everywhere) | rows_given(batch, names, everywhere)
     return {
         dimension: xp.where(batch.model_mask, row, size(dimension)).astype(np.int32, copy=False)
         if xp is np
@@ -185,10 +185,10 @@ def _shared(ids: Array, counted: Array) -> Array:
     order = ids.argsort(kind="stable") if xp is np else ids.argsort(stable=True)  # what is not counted stands behind
     there, value = counted[order], ids[order]
     same = (value[1:] == value[:-1]) & there[1:] & there[:-1]
-    found = xp.zeros_like(ids, dtype=bool if xp is np else xp.bool)
-    found[order[1:]] |= same
-    found[order[:-1]] |= same
-    return found
+    shared = xp.zeros_like(ids, dtype=bool if xp is np else xp.bool)
+    shared[order[1:]] |= same
+    shared[order[:-1]] |= same
+    return shared
 
 
 def _counted(values: Array, dimension: Dimension) -> Array:

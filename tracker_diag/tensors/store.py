@@ -116,18 +116,18 @@ class ThroughStore:
         """None, as where `AllReduce` cannot learn the word."""
         return None
 
-    def say(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Leave `message` for rank 0, in order with the steps that this rank sends. Rank 0 has nobody to say it to."""
         if self._rank:
-            self._thread.put(lambda: self._leave({"said": message}), droppable=True)
+            self._thread.put(lambda: self._leave({"sent": message}), droppable=True)
 
-    def said(self) -> Sequence[Mapping[str, Any]]:
+    def received(self) -> Sequence[Mapping[str, Any]]:
         """On rank 0, what has come; what else is there is taken meanwhile."""
         messages: list[Mapping[str, Any]] = []
         with self._lock:
             for other in self._others:
-                messages += other.said
-                other.said.clear()
+                messages += other.received
+                other.received.clear()
         if self._others and not self._looks:
             self._look()
         self._looks = False
@@ -183,9 +183,9 @@ class ThroughStore:
             message = json.loads(zlib.decompress(raw)) if raw is not None else {}
             if (message.get("id"), message.get("slot")) != (process, slot):  # overwritten meanwhile
                 lost += 1
-            elif "said" in message:  # which may be long
+            elif "sent" in message:  # which may be long
                 with self._lock:
-                    other.said.append(message["said"])
+                    other.received.append(message["sent"])
                 self._store.delete_key(f"tracker_diag/{other.rank}/{slot % LATE_STEPS}")
             else:
                 self._add(other, message)
@@ -231,7 +231,7 @@ class _Other:
     seconds: float | None = None
     ready: dict[int, dict[Pair, Observation]] = field(default_factory=dict[int, dict[Pair, Observation]])
     """What has come and is not merged yet, by step."""
-    said: deque[Mapping[str, Any]] = field(default_factory=lambda: deque[Mapping[str, Any]](maxlen=LATE_STEPS))
+    received: deque[Mapping[str, Any]] = field(default_factory=lambda: deque[Mapping[str, Any]](maxlen=LATE_STEPS))
     """What it has said, and nobody has asked for yet."""
 
     @property

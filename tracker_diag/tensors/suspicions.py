@@ -222,7 +222,7 @@ class Silence:
             "them see nothing any more. Call run.diag.observe(...) in each step, before its log."
         )
 
-    def look(self, steps: int, observed: bool, settled: bool) -> bool:
+    def first_look_is_due(self, steps: int, observed: bool, settled: bool) -> bool:
         """Whether after so many `steps` it is to be said what is seen: once, when that is settled."""
         due = (observed or steps == UNSEEN) and (settled or steps >= SETTLED) and "look" in self._unsaid
         if due:

@@ -74,8 +74,8 @@ class PairWindow:
         the tail. So a step without signal is left out. If more of them come in a row than before any signal so far,
         this does not explain them, and they count: a policy that has collapsed has no signal either.
         """
-        for one in self._all_fresh:
-            one.begin()
+        for fresh in self._all_fresh:
+            fresh.begin()
         return self._take(observed)
 
     def amend(self, part: Observation) -> bool:
@@ -141,8 +141,8 @@ class PairWindow:
         self._recent.clear()
         self.total, self._context, self.signal = {}, {}, False
         self._of_sequences[:], self._by_slice[:] = 0, 0
-        for one in (*self._all_fresh, *self._longer):
-            one.clear()
+        for counts in (*self._all_fresh, *self._longer):
+            counts.clear()
 
     def _count(self, step: Observation) -> None:
         """Add `step` to the sums over the window."""
@@ -150,12 +150,12 @@ class PairWindow:
         _add(self.total, step.sketches)
         add_sparse(self._of_sequences, step.sequence_sketch.cells)
         np.add.at(self._by_slice.reshape(-1), *step.by_slice)
-        self._fresh.add(step.sketches["context"].cells)
+        self._fresh.count(step.sketches["context"].cells)
         for dimension in CELLS:
             if dimension in step.sketches:
                 if dimension not in self._fresh_cells:
                     self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
-                self._fresh_cells[dimension].add(step.sketches[dimension].cells)
+                self._fresh_cells[dimension].count(step.sketches[dimension].cells)
 
     def _refer(self, step: Observation) -> None:
         """Add `step` to the reference period, if the last one belongs there."""
@@ -177,29 +177,29 @@ class PairWindow:
 
     def fresh(self, names: Names) -> dict[str, SliceWindow]:
         """The tokens since this was last called, of those slices of `context` and those cells that have enough."""
-        found = self._fresh.take()
-        for dimension, one in self._fresh_cells.items():
-            cells = one.take()
-            found |= {name: cells[row] for name, row in names.slices(dimension).items() if row in cells}
-        return found
+        windows = self._fresh.take_ready()
+        for dimension, fresh in self._fresh_cells.items():
+            cells = fresh.take_ready()
+            windows |= {name: cells[row] for name, row in names.slices(dimension).items() if row in cells}
+        return windows
 
     def slices(self, names: Names, only: Collection[str] | None = None) -> dict[str, SliceWindow]:
         """The window of each slice that has tokens, of those in `only` if that is given, and of all of `context`."""
-        found = dict(self.context)
+        windows = dict(self.context)
         if (unknown := self.unknown) is not None and (only is None or UNKNOWN in only):
-            found[UNKNOWN] = unknown
+            windows[UNKNOWN] = unknown
         for dimension in DIMENSIONS:
             if dimension != "context" and dimension in self.total and _asks(only, dimension):
                 counts, reference = self.total[dimension], self.baseline.get(dimension)
                 for name, row in names.slices(dimension).items():
                     if (only is None or name in only) and counts[row].any():
-                        found[name] = SliceWindow(
+                        windows[name] = SliceWindow(
                             counts[row][None],
                             reference=None if reference is None else reference[row],
                             from_numerator=self._pair == "reference",
                             clip=self._clip,
                         )
-        return found
+        return windows
 
     def carriers(self, slice: str, names: Names) -> tuple[Carrier, ...]:
         """Which cells carry what of `slice` has grown beyond its baseline's p99, one of a dimension, three at most.
@@ -213,14 +213,19 @@ class PairWindow:
         cells: dict[Dimension, dict[str, tuple[IntArray, IntArray]]] = {}
         known = self.total.keys() & self.baseline.keys() - {*_APART.get(slice, ("context",))}
         for dimension in sorted(known):
-            now, before = (of[dimension].sum(axis=1) for of in (self.total, self.baseline))
+            now, before = (counts[dimension].sum(axis=1) for counts in (self.total, self.baseline))
             rows = names.slices(dimension)
             if slice == "post_tool":
                 rows.pop("turn:0", None)  # all of which comes before any tool
             cells[dimension] = {name: (now[row], before[row]) for name, row in rows.items() if now[row].any()}
         among = sum(map(len, cells.values()))
-        found = [carriers(one, beyond, among)[:1] for one in cells.values()]
-        return tuple(sorted((one for of in found for one in of), key=lambda one: one.tokens - one.growth)[:3])
+        largest = [carriers(cell, beyond, among)[:1] for cell in cells.values()]
+        return tuple(
+            sorted(
+                (carrier for of_dimension in largest for carrier in of_dimension),
+                key=lambda carrier: carrier.tokens - carrier.growth,
+            )[:3]
+        )
 
     @property
     def unknown(self) -> SliceWindow | None:
@@ -279,12 +284,12 @@ class PairWindow:
             "in_reference": self._in_reference,
             "fresh": self._fresh.state_dict(),
             "longer": [longer.state_dict() for longer in self._longer],
-            "fresh_cells": {dimension: one.state_dict() for dimension, one in self._fresh_cells.items()},
+            "fresh_cells": {dimension: fresh.state_dict() for dimension, fresh in self._fresh_cells.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; of a window that was longer then, the last steps."""
-        steps = [Observation.of_state(one) for one in state["recent"]]
+        steps = [Observation.of_state(step) for step in state["recent"]]
         self._recent.clear()
         self._recent.extend(steps)
         self.total, self.baseline, self._then, self._context, self.signal = {}, {}, [], {}, False

@@ -132,32 +132,32 @@ class WorstTokens:
         """What was found since the last call; waits for a device if it is there."""
         rows, self._rows, asked, self._asked, self._batches = self._rows, {}, self._asked, {}, 0
         if rows and on_device(next(iter(rows.values()))):
-            xp, sizes = namespace(next(iter(rows.values()))), [len(one) for one in rows.values()]
+            xp, sizes = namespace(next(iter(rows.values()))), [len(values) for values in rows.values()]
             parts = np.split(xp.concatenate(list(rows.values())).cpu().numpy(), np.cumsum(sizes)[:-1])
             rows = dict(zip(rows, parts, strict=True))
         tool = names.slices("tool")
         named = {row: name.partition(":")[2] for name, row in tool.items()}
-        found: dict[Place, Found] = {}
-        for place, of in rows.items():
-            kept = np.asarray(of, np.float64)
+        worst: dict[Place, Found] = {}
+        for place, values in rows.items():
+            kept = np.asarray(values, np.float64)
             kept = kept[kept[:, 0] > 0]  # what has no tail there, or is no sequence at all
             if len(kept):
                 kept = kept[np.argsort(-kept[:, 0], kind="stable")]
                 tools = tuple(named.get(int(row), "") for row in kept[:, HEAD.index("tool")])
-                found[place] = Found(kept, asked[place], tools)
-        return found
+                worst[place] = Found(kept, asked[place], tools)
+        return worst
 
 
-def beyond(of: SliceWindow) -> float:
+def beyond(window: SliceWindow) -> float:
     """Where the tail of a slice begins, in nats: p99 of |log-ratio| in the reference period; without one, of now."""
-    then = of.magnitudes if of.then is None or not of.then.any() else of.then
+    then = window.magnitudes if window.then is None or not window.then.any() else window.then
     limit = quantiles(then, [0.99])[0] if then.any() else 0.0
     return max(limit, 1e-9)  # what is off the slice counts as 0, and must not be beyond
 
 
-def tail_mass(of: SliceWindow, limit: float) -> float:
+def tail_mass(window: SliceWindow, limit: float) -> float:
     """Nats beyond `limit`, summed over all finite tokens of a window."""
-    return float(of.magnitudes @ np.maximum(QUANTILE_VALUES - limit, 0.0))
+    return float(window.magnitudes @ np.maximum(QUANTILE_VALUES - limit, 0.0))
 
 
 def _member(place: Place, batch: TokenBatch, labels: Mapping[Dimension, Array], names: Names) -> Array | None:
@@ -214,13 +214,16 @@ def _rows(batch: TokenBatch, pair: Pair, member: Array, head: Mapping[str, Array
     given = {} if batch.given_ids is None else {"sequence": batch.given_ids[at]}
     whole = {**head, **given, "length": end - start, "first": begin - start, "position": at - start}
     new, old = (batch.logprobs[name][index] for name in PAIRS[pair])
-    parts = [xp.stack([_float64(whole[name]) for name in HEAD], 1), *(_float64(one) for one in (new, old, kind, ids))]
+    parts = [
+        xp.stack([_float64(whole[name]) for name in HEAD], 1),
+        *(_float64(values) for values in (new, old, kind, ids)),
+    ]
     return xp.concatenate(parts, 1)
 
 
-def _largest_token(batch: TokenBatch, size: Array, member: Array, of: tuple[Array, Array, Array]) -> Array:
+def _largest_token(batch: TokenBatch, size: Array, member: Array, sequences: tuple[Array, Array, Array]) -> Array:
     """(n,) place among all tokens of the largest `size` (N,) of the slice in each sequence: number, start and end."""
-    (chosen, start, end), xp = of, namespace(size)
+    (chosen, start, end), xp = sequences, namespace(size)
     if xp is np:
         ends = zip(start, end, strict=True)
         return np.array([s + (size[s:e] * member[s:e]).argmax() for s, e in ends], np.int64)
@@ -228,12 +231,12 @@ def _largest_token(batch: TokenBatch, size: Array, member: Array, of: tuple[Arra
         rows = size.reshape(-1, batch.width)[chosen] * member.reshape(-1, batch.width)[chosen]
         return start + rows.argmax(1)
     # Where a sequence ends is known to the device alone: each is looked for among all tokens.
-    return xp.stack([xp.where((batch.ids == one) & member, size, -1.0).argmax() for one in chosen])
+    return xp.stack([xp.where((batch.ids == sequence) & member, size, -1.0).argmax() for sequence in chosen])
 
 
-def _largest(one: Array, two: Array) -> Array:
+def _largest(first: Array, second: Array) -> Array:
     """Those rows of both that have the largest mass."""
-    both = namespace(one).concatenate([one, two])
+    both = namespace(first).concatenate([first, second])
     return both[_top(both[:, 0], MOST)]
 
 

@@ -4,7 +4,7 @@ import logging
 import shlex
 from collections.abc import Callable, Sequence
 
-from tracker_diag.report.console import Screen, say
+from tracker_diag.report.console import Screen, announce
 from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.triage import Summary
@@ -42,7 +42,7 @@ class LogTracker(Tracker):
         sources = [tracker.source for tracker in self._others() if tracker.source]
         again = f"tracker-diag diagnose {shlex.quote(sources[0])}" if sources else ""
         where = [page for page in self._pages() if page != again]
-        say(verdict(summary, where=where, again=again, explains="run.diag.explain()"))
+        announce(verdict(summary, where=where, again=again, explains="run.diag.explain()"))
 
     def _pages(self) -> list[str]:
         return [tracker.page for tracker in self._others() if tracker.page]

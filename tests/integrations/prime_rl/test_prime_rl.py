@@ -241,7 +241,7 @@ def prime_rl(module, monkeypatch):
     monkeypatch.setattr(integration, "_trainer", integration._Trainer())
     module("prime_rl.trainer.rl.data", DataLoader=type("DataLoader", (DataLoader,), {}))
     module("prime_rl.trainer.ckpt", CheckpointManager=type("CheckpointManager", (CheckpointManager,), {}))
-    integration._trainer.look()  # as when prime-rl imports our loss
+    integration._trainer.hook_trainer()  # as when prime-rl imports our loss
     return module("prime_rl.monitors", Monitor=Base, MONITORS=[])
 
 
@@ -395,7 +395,7 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatIsGone, Resumes):
 
     def attach(self, training, monitor=None):
         if self.anew:
-            integration._trainer.look()
+            integration._trainer.hook_trainer()
         return integration.attach(monitor=monitor)
 
     def train(self, training, loss=integration.loss):

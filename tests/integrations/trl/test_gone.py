@@ -95,7 +95,7 @@ def begin(trainer, monitor=None):
     from tracker_diag_trl import attach
 
     monitor, kept = attach(trainer, monitor=monitor), CapturingTracker()
-    monitor.add(kept)
+    monitor.add_tracker(kept)
     return monitor, kept
 
 

@@ -113,7 +113,7 @@ def model():
 def watched(trainer, **given):
     """Attach and train: the monitor, what a tracker was given, and what has fired."""
     monitor = attach(trainer, **given)
-    monitor.add(kept := CapturingTracker())
+    monitor.add_tracker(kept := CapturingTracker())
     trainer.train()
     fired = {(one.rule.id, one.slice) for one in kept.summary.findings if one.fired is not None}
     return SimpleNamespace(trainer=trainer, monitor=monitor, kept=kept, fired=fired)

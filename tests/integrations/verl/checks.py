@@ -41,7 +41,7 @@ REJECT = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
 def tracking():
     """One that the plugin watches."""
     made = begun()
-    made.diag.add(capturing := CapturingTracker())
+    made.diag.add_tracker(capturing := CapturingTracker())
     made.captured = capturing
     yield made
     made.finish()

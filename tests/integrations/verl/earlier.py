@@ -58,7 +58,7 @@ def test_findings_of_a_run_without_a_tracker_are_in_files(rng, alerted):
 def test_a_run_is_watched_from_its_tracking_to_its_end_and_computed_as_without_us(rng):
     tracking = begun()
     monitor, captured = tracking.diag, CapturingTracker()
-    monitor.add(captured)
+    monitor.add_tracker(captured)
     watched, alone = made(np.random.default_rng(1)), made(np.random.default_rng(1))
     metrics = v0_step(tracking, 1, watched)
     del tracking  # as when fit returns; there is no other end

@@ -42,7 +42,7 @@ def step():
 @pytest.fixture
 def tracking():
     made = begun()
-    made.diag.add(CapturingTracker())
+    made.diag.add_tracker(CapturingTracker())
     yield made
     made.finish()
 

@@ -19,7 +19,7 @@ from tracker_diag.health import folder
 from tracker_diag.monitor.context import FILE, code_here, context_of, versions_here
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.records import Table
-from tracker_diag.report.console import near, say, unbroken
+from tracker_diag.report.console import announce, near, unbroken
 from tracker_diag.runs.postmortem.folder import NAME, PAGE, Ending, Remains, nan_at_the_end, write
 from tracker_diag.scrub import secrets_of, without_secrets
 from tracker_diag.tensors.suspicions import SETTLED
@@ -77,7 +77,7 @@ class Postmortem(Tracker):
         written = write(remains, self._place / file_name(run))
         for file in written.iterdir():
             self._hand_over(f"{NAME}/{file.name}", file.read_text(encoding="utf-8"))
-        say(unbroken(Text.assemble(("tracker_diag: ", "dim"), "postmortem in  ", near(written / PAGE))))
+        announce(unbroken(Text.assemble(("tracker_diag: ", "dim"), "postmortem in  ", near(written / PAGE))))
 
     def _keep_context(self) -> None:
         """Give the record to the trackers, and say once what it lacks."""
@@ -86,7 +86,7 @@ class Postmortem(Tracker):
         self._hand_over(FILE, without_secrets(json.dumps(context.to_json(), indent=1), secrets_of(config)))
         if context.missing:
             lacks = f"the context record, which the run is repeated from, lacks {'; '.join(context.missing)}"
-            say(Text.assemble(("tracker_diag: ", "dim"), f"{lacks}: see docs/postmortem.md"))
+            announce(Text.assemble(("tracker_diag: ", "dim"), f"{lacks}: see docs/postmortem.md"))
 
     def _endings(self, end: End) -> Iterator[Ending]:
         """What has ended the run, the strongest first; nothing where it ends by itself."""
@@ -125,7 +125,7 @@ def leave_one(monitor: Monitor) -> None:
     if monitor not in _watched:
         _watched.add(monitor)
         with monitor.guard("internal_errors"):
-            monitor.add(Postmortem(monitor))
+            monitor.add_tracker(Postmortem(monitor))
             monitor.at_close(_end_by_ctrl_c_all_the_same)
 
 

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def _read(name: str) -> Any:
-    return YamlFile.read(HERE / f"{name}.yaml", DiagError).data
+    return YamlFile.load(HERE / f"{name}.yaml", DiagError).data
 
 
 def _all(languages: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ class Kept:
         self._journal: Journal | None = None
         self._over = False
 
-    def add(self, step: int, records: Sequence[Record], at: float) -> OSError | None:
+    def keep(self, step: int, records: Sequence[Record], at: float) -> OSError | None:
         """Keep a step; what keeps the disk from taking it comes back once, and no more is kept."""
         if self._over:
             return None

@@ -207,7 +207,7 @@ def in_order(pieces: Sequence[Piece], folder: Path, skipped: Skipped) -> list[To
 def _tables(pieces: Iterable[Piece], skipped: Skipped) -> Iterator[tuple[str, Any]]:
     for piece in pieces:
         with skipped.instead():
-            yield piece.where, piece.read()
+            yield piece.where, piece.table()
 
 
 def _unused(folder: Path, number: int | None = None) -> Path:

@@ -42,7 +42,7 @@ class Piece:
         """File and row group, for errors."""
         return f"{self.file.name}: row group {self.number}"
 
-    def read(self) -> Any:
+    def table(self) -> Any:
         """Its rows, a token each, with our names and types.
 
         Raises:
@@ -84,7 +84,7 @@ class TablePart:
         what = f"step {self.first} has" if self.first == self.last else f"steps {self.first} to {self.last} have"
         for piece in self.pieces:
             with skipped.instead():
-                tables.append(self._own(piece.read()))
+                tables.append(self._own(piece.table()))
             if sum(map(len, tables)) > MOST_TOKENS:
                 tables.clear()
                 skipped(SourceError(f"{piece.where}: {what} more than {MOST_TOKENS:,} tokens"))

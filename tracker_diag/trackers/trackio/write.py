@@ -150,7 +150,7 @@ class TrackioTracker(Tracker):
     def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
         self._put_waiting()
         self._step = step
-        if error := self._kept.add(step, records, at):
+        if error := self._kept.keep(step, records, at):
             self.tally.failed(error)
         media = {record.name: self._media(record) for record in records if not isinstance(record, Drawing)}
         if media:

@@ -179,7 +179,7 @@ class WandbTracker(Tracker):
             many = len(self._waiting) - (2 if late and self._hearing else 1)
             earlier = [self._waiting.popleft() for _ in range(many)]
             used, is_open = self._used, self._row if self._closing is None else self._closing
-        if error := self._kept.add(step, of_row, at):
+        if error := self._kept.keep(step, of_row, at):
             self.tally.failed(error)
         for missed in earlier:
             self._put_by(missed)
