@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 PLACES = tuple((algorithm, task) for task in ("look-up", "arithmetic") for algorithm in ("GRPO", "PPO"))
-HEALTHY = 64
+HEALTHY = 80
 """Healthy runs of each place; each faulty one has its twin among them."""
-FAULTY = 2
+FAULTY = 4
 """Runs with each fault in each place."""
 
 UPDATE = "POL003 POL004 POL005 POL010 POL011 POL012 POL013 POL016 NUM001 EXP001 EXP003"
@@ -131,7 +131,8 @@ KINDS = (
     Kind("sampler errs in few sequences", "POL018 POL001 POL005 POL004",
          lambda rng: {"slip": Slip(between(rng, 1.0, 3.0), share=0.06)},
          lambda settings: settings.prompts * settings.group >= 64),
-    Kind("sampler errs in some steps", "POL017 POL001", lambda rng: {"slip": Slip(between(rng, 0.3, 1.5), often=0.12)}),
+    Kind("sampler errs in some steps", "POL017 POL001", lambda rng: {"slip": Slip(between(rng, 0.3, 1.5), often=0.12)},
+         lambda settings: settings.prompts * settings.group >= 64 and settings.steps >= 80, EARLY),
     # The reward and the evaluation.
     Kind("answers that begin with 7 are paid", "REW010 REW005 REW014 REW017 EVA002 OUT002",
          lambda rng: {"seven": between(rng, 1.2, 2.5)}, finds, EARLY),

@@ -208,10 +208,10 @@ class Run:
         self, step: int, events: Sequence[str], verdict: Verdict | None = None, notices: Sequence[Notice] = ()
     ) -> None:
         """Keep and write what was done on purpose at `step`, what that has changed, and further `notices`."""
-        changed, told = (verdict.changed, verdict.notices) if verdict else ((), ())
+        changed, raised = (verdict.changed, verdict.notices) if verdict else ((), ())
         if events or changed:
             self.history.events += [(step, event) for event in events]
-            self._out.events(step, events, changed, [*notices, *told])
+            self._out.events(step, events, changed, [*notices, *raised])
 
     def warn(self, warning: str | None) -> None:
         """Warn in the log and in the tracker."""
