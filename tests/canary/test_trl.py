@@ -16,7 +16,7 @@ from tracker_diag.canary import Canary, scores_of_model
 from tracker_diag.testing import CapturingTracker
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # of transformers, about settings that TRL sets
     pytest.mark.filterwarnings("ignore:You are using .rollout_func:UserWarning"),
 ]
@@ -62,8 +62,6 @@ def grpo(folder, *, synced, watched=True):
     return monitor, tracker, trainer.model.state_dict()
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
 def test_a_canary_in_grpo_of_trl(tmp_path):
     stale, *_ = grpo(tmp_path, synced=False)
     (finding,) = [finding for finding in stale.summary().findings if finding.rule.id == "FRE007"]

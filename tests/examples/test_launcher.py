@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 LAUNCHED = Path(__file__).with_name("launched.py")
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of TRL and transformers, about settings of theirs
 def test_a_training_that_a_guard_stopped_is_resumed_from_the_verified_checkpoint(monkeypatch):
     made = runpy.run_path(str(LAUNCHED))
