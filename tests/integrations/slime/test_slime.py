@@ -353,10 +353,10 @@ def test_rollouts_have_a_monitor_of_their_own_and_each_rule_one_of_the_two(slime
     (rollouts,) = integration._rollouts
     assert rollouts.summary().steps == 3
     trainer = integration.attach(args)
-    own, others = ({rule.id for rule in one._judge.engine.rules} for one in (rollouts, trainer))
+    own, others = ({rule.id for rule in one._run.judge.engine.rules} for one in (rollouts, trainer))
     assert own
     assert not own & others
-    assert {rule.link for rule in rollouts._judge.engine.rules} == set(integration.ROLLOUT_LINKS)
+    assert {rule.link for rule in rollouts._run.judge.engine.rules} == set(integration.ROLLOUT_LINKS)
 
 
 def test_samples_are_counted_by_group_with_the_parts_of_their_reward(slime):
