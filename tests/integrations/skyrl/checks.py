@@ -33,6 +33,7 @@ from tests.integrations.conformance import (
 )
 from tracker_diag import Monitor
 from tracker_diag.testing import CapturingTracker
+from tracker_diag.trackers.tokens.log import read_tokens
 
 ROWS, RESPONSE = 64, 24
 
@@ -297,3 +298,18 @@ class TestWorkers(SketchesLosses):
     def test_every_loss_of_skyrl_takes_what_is_looked_at(self):
         for loss in ppo_utils.PolicyLossRegistry._functions.values():
             assert set(of_workers.TAKES) <= set(inspect.signature(loss).parameters)
+
+
+def test_a_replay_reads_what_skyrl_dumps(rng, tmp_path):
+    """`trainer.dump_data_batch`, by SkyRL's own writer; nothing in the file is executed or imported."""
+    batch = made(rng)
+    batch["rollout_logprobs"] = batch["rollout_logprobs"].to(torch.bfloat16)
+    batch.metadata = {"uids": ["a"], "metrics": {"reward": np.float32(1.0)}}
+    trainer = SimpleNamespace(cfg=SimpleNamespace(trainer=SimpleNamespace(export_path=tmp_path)))
+    RayPPOTrainer.dump_data(trainer, batch, "global_step_3_training_input")
+    ((step, given),) = read_tokens(tmp_path / "dumped_data")
+    assert step == 3
+    columns = {"action_log_probs": "old_logprobs", "base_action_log_probs": "ref_logprobs", "loss_mask": "model_mask",
+               "rollout_logprobs": "rollout_logprobs", "advantages": "advantages"}  # fmt: skip
+    for theirs, ours in columns.items():
+        np.testing.assert_array_equal(given[ours].reshape(ROWS, RESPONSE), batch[theirs].float().numpy())

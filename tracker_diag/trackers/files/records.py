@@ -1,5 +1,6 @@
-"""Sample records: one mapping a sequence, from JSON Lines or Parquet."""
+"""Sample records: one mapping a sequence, from JSON Lines or Parquet; also as trainers dump texts and rewards."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,14 @@ from tracker_diag.errors import SourceError, require
 from tracker_diag.trackers.files.text import read_objects
 from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.odd import Odd
+
+SCORED = (
+    {"input": "prompt", "output": "completion", "score": "reward"},
+    {"input_prompt": "prompt", "output_response": "completion", "score": "reward"},
+)
+"""What verl's `rollout_data_dir` and SkyRL's dumped evaluations call what is here called so."""
+TRL = {"step", "prompt", "completion", "advantage"}
+"""Columns of TRL's `log_completions`, next to one for each reward function; the reward itself is in none."""
 
 
 def read_records(file: Path) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
@@ -35,7 +44,7 @@ def read_records(file: Path) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
     if not records:
         what = f"{file}: no sample in it, expected one JSON object a line, or Parquet"
         raise SourceError("; ".join((what, *odd.notes)))
-    return records, odd.notes
+    return [_as_sample(record) for record in records], odd.notes
 
 
 def _parquet(file: Path) -> list[Mapping[str, Any]]:
@@ -48,3 +57,15 @@ def _parquet(file: Path) -> list[Mapping[str, Any]]:
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{file}: cannot be read: {one_line(error)}") from error
     return records
+
+
+def _as_sample(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`record`, of a trainer's dump under the names that samples have; its reward functions count alike."""
+    for names in SCORED:
+        if names.keys() <= record.keys():
+            return {names.get(key, key): value for key, value in record.items()}
+    if "reward" in record or not record.keys() >= TRL:
+        return record
+    parts = {key: value for key, value in record.items() if key not in TRL and isinstance(value, float)}
+    known = [value for value in parts.values() if not math.isnan(value)]
+    return {**record, "components": parts, "reward": sum(known)} if known else record

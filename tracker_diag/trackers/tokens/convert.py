@@ -15,6 +15,7 @@ import numpy as np
 from tracker_diag.errors import SourceError, require
 from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.tokens.columns import KINDS, LABEL_COLUMNS, LOGPROB_COLUMNS
+from tracker_diag.trackers.tokens.dumps import is_of_slime, skyrl_arrays, slime_arrays
 from tracker_diag.trackers.tokens.files import TokenFile
 from tracker_diag.trackers.tokens.plan import AT_ONCE, Piece
 from tracker_diag.trackers.tokens.skipped import Skipped
@@ -87,7 +88,7 @@ def _objects(file: TokenFile, skipped: Skipped) -> Iterator[tuple[int, dict[str,
 
 
 def from_tensors(file: TokenFile, folder: Path, renamed: Mapping[str, str]) -> TokenFile:
-    """A Parquet file, in `folder`, of the arrays of an .npz, .safetensors or .pt file; nothing in it is executed.
+    """A Parquet file, in `folder`, of the arrays of an .npz, .safetensors, .pt or .pkl file; none of it is executed.
 
     Arrays are (B, T), a row for each sequence, or (N,) with `sequence`; they have the names of columns or of arguments
     of `observe`. The step is an array `step`, or the last number in the file's name.
@@ -145,6 +146,8 @@ def _arrays(file: TokenFile) -> dict[str, Any]:
             if file.kind == ".npz":
                 with np.load(handle, allow_pickle=False) as arrays:
                     return {name: arrays[name] for name in arrays.files}
+            if file.kind == ".pkl":
+                return skyrl_arrays(handle)
             if file.kind == ".safetensors":
                 require("safetensors", "demo")
                 if find_spec("torch"):  # numpy has no bfloat16
@@ -156,6 +159,8 @@ def _arrays(file: TokenFile) -> dict[str, Any]:
                 return dict(load_arrays(handle.read()))
             torch = require("torch", "torch")
             given = torch.load(handle, map_location="cpu", weights_only=True)
+            if is_of_slime(given):
+                return slime_arrays(given)
     except (SourceError, ImportError):
         raise
     except Exception as error:  # each library has its own

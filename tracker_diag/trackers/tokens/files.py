@@ -12,7 +12,7 @@ from tracker_diag.trackers.finished import one_line
 
 PARQUET = (".parquet", ".pq")
 ROLLOUTS = (".jsonl", ".ndjson", ".json")
-TENSORS = (".npz", ".safetensors", ".pt", ".pth")
+TENSORS = (".npz", ".safetensors", ".pt", ".pth", ".pkl")
 ENDINGS = (*PARQUET, *ROLLOUTS, *TENSORS)
 """Endings of files that are read; a file that is named by itself may have any."""
 WILD = re.compile(r"[*?\[]")

@@ -87,8 +87,8 @@ class TokenLog:
         columns = (name if name == theirs else f"{name}={theirs}" for name, theirs in layout.names.items())
         lines.append(f"columns: {', '.join(columns)}")
         for pair, (new, old) in PAIRS.items():
-            lacking = " and ".join(name for name in (new, old) if name not in have)
-            lines.append(f"pair {pair}: {f'no, {lacking} is missing' if lacking else 'yes'}")
+            lacking = [name for name in (new, old) if name not in have]
+            lines.append(f"pair {pair}: {f'no, {lacking[0]} is missing' if lacking else 'yes'}")
         slices = [name for name in ("tool", "env", "turn", "policy_lag", "advantage", "control") if name in names]
         lines.append("slices: text_only, post_tool" + "".join(f", {name}" for name in slices))
         return lines
