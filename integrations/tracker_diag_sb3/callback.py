@@ -2,8 +2,7 @@
 
 import json
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,6 +19,7 @@ from tracker_diag.guards.steps import Steps
 from tracker_diag.hooks import after
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag_sb3 import SEES, TESTED
+from tracker_diag_sb3.episodes import Episodes
 
 NAME = "Stable-Baselines3"
 
@@ -32,19 +32,9 @@ SETTINGS = (
 STATE = "tracker_diag"
 """The model's attribute with our state: SB3 saves all attributes with the model."""
 
-MOST_EPISODES = 10_000
-"""Episodes between two dumps that are looked at: the last ones."""
-
-ENDLESS = 3
-"""Time limits of the environment that have passed in each of them, without one that has ended: none will."""
-
-UNLIMITED = 20_000
-"""Steps that stand for a time limit where the environment has none."""
-
-NO_END = (
-    "no episode has ended in {steps:,} steps of each environment, of which one should take {most:,} at most: no return "
-    "and no length is logged, and rules about reward see nothing. Does the environment ever say that one has ended?"
-)
+ROWS = 100
+"""Of a model without a ratio the diagnostics have a row of their own at every such part of the run in which episodes
+have ended: A2C logs once in 100 updates, and the rolling mean of 100 episodes that is logged moves late."""
 
 NO_SPREAD = "train/explained_variance"
 """NaN where SB3 divides by the spread of the returns, and there is none: then it is not defined."""
@@ -76,16 +66,15 @@ class DiagnosticsCallback(BaseCallback):
         self._rollout: dict[str, Any] = {}
         self._places: Any = None
         self._evaluated: list[tuple[Any, Any]] = []
-        self._begun_at, self._ended = 0, False
         self._every: object = None
-        self._most: int | None = None
-        """Steps that an episode may have."""
+        self._pace: float | None = None
+        """Steps between two rows of our own; None where the logger's are enough."""
+        self._last_row = 0
         self._underway: dict[str, Any] | None = None
         """The variables of the `learn` that is watched: of a callback that stands twice in a list SB3 makes each call
         twice, of which the second is left out."""
         self._stepped = 0
-        self._episodes: deque[dict[str, Any]] = deque(maxlen=MOST_EPISODES)
-        """Those that have ended since the last dump."""
+        self._episodes: Episodes | None = None
 
     def _on_training_start(self) -> None:
         if self._underway is self.locals:
@@ -111,12 +100,18 @@ class DiagnosticsCallback(BaseCallback):
             if self.num_timesteps:
                 resume(monitor, getattr(model, STATE, None), "a model that was trained without the diagnostics goes on")
             setattr(model, STATE, _State(monitor))
-        self._begun_at, self._ended, self._most = self.num_timesteps, False, None
+        self._episodes = None
+        with monitor.guard("integration_errors"):
+            self._episodes = Episodes(self.training_env, self.num_timesteps)
+        self._pace, self._last_row = None, self.num_timesteps
+        with monitor.guard("integration_errors"):
+            if not has_ratio(model):
+                self._pace = (model._total_timesteps - self.num_timesteps) / ROWS  # noqa: SLF001  # `learn` tells a callback nothing else of it
         self._steps = None
         with monitor.guard("integration_errors"):
             optimizer: Any = getattr(model.policy, "optimizer", None)
             self._steps = None if optimizer is None else Steps(optimizer)
-        self._writer = _Writer(monitor, self._give_samples, self._steps)
+        self._writer = _Writer(monitor, self._give_episodes, self._steps)
         with monitor.guard("integration_errors"):
             self.logger.output_formats.append(self._writer)
         with monitor.guard("integration_errors"):
@@ -167,39 +162,32 @@ class DiagnosticsCallback(BaseCallback):
         if self.monitor is not None and self.num_timesteps != self._stepped:
             self._stepped = self.num_timesteps
             with self.monitor.guard("integration_errors"):
-                self._ended |= bool(np.any(self.locals.get("dones", False)))
-                if not self._ended:  # not at a dump: DQN logs nothing before an episode ends
-                    self._look_for_an_end(self.monitor)
-                for place, info in enumerate(self.locals.get("infos", ())):
-                    if "episode" in info:  # of SB3's own wrapper, at the end of an episode
-                        self._episodes.append({"place": place, **info})
+                if self._episodes is not None:
+                    self._watch_episodes(self._episodes, self.monitor)
         return self._writer is None or self._writer.decision.stop != "training"
 
-    def _give_samples(self) -> None:
-        """Hand over the episodes that have ended."""
-        ended = list(self._episodes)
-        self._episodes.clear()
-        if self.monitor is not None and self.monitor.step is None:
-            with self.monitor.guard("integration_errors"):
-                lengths = [float(episode["episode"]["l"]) for episode in ended]
-                self.monitor.expect(rows_by_episodes(self.model, self._begun_at, self._every, lengths))
-        if ended and self.monitor is not None:
-            with self.monitor.guard("integration_errors"):
-                several = 1 + max(episode["place"] for episode in ended)
-                self.monitor.samples(**samples(ended, self._names(self.monitor, several)))
-
-    def _look_for_an_end(self, monitor: Monitor) -> None:
-        """Where no episode ends, nothing of returns and lengths is logged, and no rule can say so: say it once."""
-        envs: Any = self.training_env
-        steps = (self.num_timesteps - self._begun_at) // envs.num_envs
-        if self._most is None:
-            self._most = getattr(envs.get_attr("spec")[0], "max_episode_steps", None) or UNLIMITED
-        most = self._most
-        if steps >= ENDLESS * most:
-            self._ended = True
-            text = NO_END.format(steps=steps, most=most)
+    def _watch_episodes(self, episodes: Episodes, monitor: Monitor) -> None:
+        episodes.stepped(self.locals, self.num_timesteps)
+        if text := episodes.none_has_ended():  # not at a dump: DQN logs nothing before an episode ends
             monitor.events.append((self.num_timesteps, text))
             _log.warning("%s", text)
+        due = self._pace is not None and self.num_timesteps - self._last_row >= self._pace
+        if due and episodes.has_news and self._writer is not None:
+            self._writer.write({}, {}, self.num_timesteps)
+
+    def _give_episodes(self) -> None:
+        """Hand over what is known of episodes, for the row to come."""
+        self._last_row = self.num_timesteps
+        episodes, monitor = self._episodes, self.monitor
+        if episodes is None or monitor is None:
+            return
+        with monitor.guard("integration_errors"):
+            if monitor.step is None and self._pace is not None:
+                monitor.expect(rows_by_episodes(self.model, episodes, self._every, self._pace))
+        with monitor.guard("integration_errors"):
+            monitor.measure(episodes.measured())
+            if episodes.ended:
+                monitor.samples(**episodes.samples(self._names(monitor, episodes.several)))
 
     def _on_training_end(self) -> None:
         if self._underway is None:
@@ -207,7 +195,7 @@ class DiagnosticsCallback(BaseCallback):
         self._underway = None
         self._observe()
         if self.monitor is not None:
-            self._give_samples()
+            self._give_episodes()
             with self.monitor.guard("integration_errors"):
                 # The last update comes after the last dump; it belongs to the same step.
                 self.monitor.log(defined(self.logger.name_to_value), self.num_timesteps)
@@ -291,23 +279,6 @@ def defined(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return row if value == value else {name: kept for name, kept in row.items() if name != NO_SPREAD}  # noqa: PLR0124
 
 
-def samples(ended: Sequence[Mapping[str, Any]], names: Any) -> dict[str, Any]:
-    """What `Monitor.samples` takes, from the infos of episodes that have ended.
-
-    Args:
-        ended: each with the `place` of its environment among `names`.
-        names: of the environments.
-    """
-    columns: dict[str, Any] = {
-        "reward": [float(episode["episode"]["r"]) for episode in ended],
-        "truncated": [bool(episode.get("TimeLimit.truncated", False)) for episode in ended],
-        "env": [str(names[episode["place"]]) for episode in ended],
-    }
-    if any("is_success" in episode for episode in ended):
-        columns["success"] = [float(episode["is_success"]) if "is_success" in episode else None for episode in ended]
-    return columns
-
-
 def tensors(rollout: Mapping[str, Any], evaluated: list[tuple[Any, Any]], normalised: bool) -> dict[str, Any]:
     """What `observe` takes, from `rollout`, arrays (steps, environments), and the log-probabilities by place.
 
@@ -336,32 +307,32 @@ def tensors(rollout: Mapping[str, Any], evaluated: list[tuple[Any, Any]], normal
 
 
 def expected_rows(model: Any, done: int, log_interval: object) -> int | None:
-    """How many rows `learn` will log; None where that hangs on the length of episodes: see `rows_by_episodes`.
+    """How many rows `learn` of a model with a ratio will log; None of another: see `rows_by_episodes`.
 
     Args:
         done: steps that were made in an earlier `learn`.
         log_interval: updates a row; SB3 logs nothing without one.
     """
-    # DQN and SAC have n_steps too, of their returns.
-    steps: Any = getattr(model, "n_steps", None) if hasattr(model, "rollout_buffer") else None
-    if not isinstance(steps, int) or not isinstance(log_interval, int) or log_interval < 1:
+    if not has_ratio(model) or not isinstance(log_interval, int) or log_interval < 1:
         return None
-    updates = -(-(model._total_timesteps - done) // (steps * model.n_envs))  # noqa: SLF001  # `learn` tells a callback nothing else of it
+    updates = -(-(model._total_timesteps - done) // (model.n_steps * model.n_envs))  # noqa: SLF001  # as in `_on_training_start`
     return int(updates) // log_interval
 
 
-def rows_by_episodes(model: Any, done: int, log_interval: object, lengths: Sequence[float]) -> int | None:
-    """How many rows DQN, SAC and the like will log if episodes stay as long as the first ones; else None.
+def rows_by_episodes(model: Any, episodes: Episodes, log_interval: object, pace: float) -> int | None:
+    """How many rows a model without a ratio will have if episodes stay as long as the first ones; None without any.
 
     Args:
-        done: steps that were made in an earlier `learn`.
-        log_interval: episodes a row.
-        lengths: steps of the episodes before the first row.
+        log_interval: updates (A2C) or episodes (the others) that SB3 logs a row after.
+        pace: steps between two rows of our own, at least.
     """
-    if hasattr(model, "rollout_buffer") or not isinstance(log_interval, int) or log_interval < 1 or not sum(lengths):
+    if not (length := episodes.mean_length):
         return None
-    mean = sum(lengths) / len(lengths)
-    return int((model._total_timesteps - done) / (log_interval * mean))  # noqa: SLF001  # as in `expected_rows`
+    between = max(pace, length / model.n_envs)
+    if isinstance(log_interval, int) and log_interval > 0:
+        steps = model.n_steps * model.n_envs if hasattr(model, "rollout_buffer") else length
+        between = min(between, log_interval * steps)
+    return int(pace * ROWS / between)
 
 
 def settings(model: Any) -> dict[str, object]:

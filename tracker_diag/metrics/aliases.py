@@ -59,6 +59,8 @@ class Alias(_Closed):
     transform: Transform = Transform()
     beside: str = ""
     """A key that a row must have as well, by this very name, or the value means something else."""
+    running: bool = False
+    """Whether it is a mean over earlier rows as well: what samples say of a row goes before it."""
     note: str = ""
 
     @model_validator(mode="before")
@@ -115,6 +117,8 @@ class Mapped:
     """Among the keys of one canonical name in one row the lowest rank wins."""
     beside: str = ""
     """Own key that the row must have as well."""
+    running: bool = False
+    """Whether it is a mean over earlier rows as well."""
     note: str = ""
 
 
@@ -151,6 +155,11 @@ class KeyMap:
     def names(self) -> frozenset[str]:
         """Canonical names that a key stands for."""
         return frozenset(mapped.name for mapped in self.mapped.values())
+
+    @once
+    def running(self) -> frozenset[str]:
+        """Those of `names` that are means over earlier rows as well."""
+        return frozenset(mapped.name for mapped in self.mapped.values() if mapped.running)
 
     @once
     def _has_members(self) -> bool:
@@ -296,7 +305,7 @@ class _Matcher:
     def _mapped(self, name: str, place: int, order: int, member: str = "") -> Mapped:
         alias = self.file.metrics[name]
         scale, offset = alias.transform.line
-        return Mapped(member or name, scale, offset, place * _STEP + order, alias.beside, alias.note)
+        return Mapped(member or name, scale, offset, place * _STEP + order, alias.beside, alias.running, alias.note)
 
 
 _STEP = 1_000_000

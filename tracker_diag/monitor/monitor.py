@@ -275,7 +275,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             self.on_sync()
 
     def measure(self, series: Mapping[str, float]) -> None:
-        """Take in what a `Canary` has measured, by canonical name; it belongs to the step of the next `log`.
+        """Take in what a `Canary` or an integration measures, by canonical name, for the step of the next `log`.
 
         It is written as `diag/canary/<name>`.
         """

@@ -40,7 +40,7 @@ class StepInputs:
     """Statistics of slices. They win over a metric of the same name."""
     samples: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
     """Aggregates of samples, and what a canary measures, by canonical name. A metric that the trainer has ever logged
-    wins over them."""
+    wins over them, unless it is a mean over earlier rows as well."""
     non_finite: Sequence[str] = ()
     """Slices and columns that held NaN or infinity; metrics that do are noticed without being listed here."""
     checked: bool = True
@@ -99,6 +99,8 @@ class Judge:
         self._open: int | None = None
         self.series: dict[SeriesKey, Scalar] = {}
         """Finite values of the open step. Of a series that comes twice the first value counts."""
+        self._sampled: set[str] = set()
+        """Names of which samples are known, and the trainer logs a mean over earlier rows as well."""
         self._non_finite: list[str] = []
         self._checked = False
         self._acknowledged = in_settings(self.config)
@@ -160,10 +162,12 @@ class Judge:
     def _series(self, inputs: StepInputs) -> Iterable[tuple[SeriesKey, Scalar]]:
         """Every series of `inputs`, those that win first."""
         yield from inputs.statistics.items()
+        self._sampled |= self.keys.running & inputs.samples.keys()
         for name, value in self.keys.values(inputs.metrics).items():
-            yield name, Scalar(name, value, quantum=self._quantum)
+            if name not in self._sampled:
+                yield name, Scalar(name, value, quantum=self._quantum)
         for name, scalar in inputs.samples.items():
-            if name not in self.keys.names:
+            if name not in self.keys.names or name in self._sampled:
                 yield name, scalar
 
     def _observed(self, step: int, inputs: StepInputs) -> Observed:
@@ -223,6 +227,7 @@ class Judge:
             "checkpoints": list(self.checkpoints),
             "acknowledged": [asdict(known) for known in self._acknowledged],
             "open": self._open,
+            "sampled": sorted(self._sampled),
             "series": [[*_key(key), scalar.value, scalar.n, scalar.error] for key, scalar in self.series.items()],
             "non_finite": list(self._non_finite),
             "checked": self._checked,
@@ -234,7 +239,7 @@ class Judge:
         Args:
             inputs: what is known of the open step besides its metrics, statistics and samples.
         """
-        self._open, self._checked = state["open"], state["checked"]
+        self._open, self._checked, self._sampled = state["open"], state["checked"], set(state["sampled"])
         self._non_finite = list(state["non_finite"])
         self.series = {}
         for pair, slice, name, value, n, error in state["series"]:
