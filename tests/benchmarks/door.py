@@ -263,6 +263,13 @@ FAILURES = (
     ),
     Scenario("3 % of the tokens after tools ×6", factors=few(0.03, 6), rules=("POL018",), slice="post_tool"),
     Scenario("bursts: 10 % of the steps ×4", factors=bursts(0.1, 4), rules=("POL017",), slice="post_tool"),
+    Scenario(
+        "bursts: one step of eight ×3, the sampler's too",
+        World(pairs=("policy", "mismatch")),
+        bursts(1 / 8, 3),
+        rules=("POL017",),
+        slice="post_tool",
+    ),
     Scenario("before tools ×3 at once", factors=at_once(3, where="text_only"), rules=TEXT, slice="text_only"),
     Scenario("one of four tools ×2", NAMED, one_of(TOOLS, 2), rules=("POL019",), slice="tool:search"),
     Scenario("one of four tools ×4", NAMED, one_of(TOOLS, 4), rules=("POL019",), slice="tool:search"),
