@@ -6,14 +6,13 @@ import pytest
 from tracker_diag import wrap
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.filterwarnings("ignore::UserWarning:(lightning|accelerate)"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # of lightning about torch
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
 ]
 
 
-@pytest.mark.nightly
 def test_a_lightning_logger_in_a_real_fit(tmp_path, monkeypatch, make_batch):
     import torch
     from lightning.pytorch import LightningModule, Trainer
@@ -49,7 +48,6 @@ def test_a_lightning_logger_in_a_real_fit(tmp_path, monkeypatch, make_batch):
     assert client.list_artifacts(logger.run_id, "diag")
 
 
-@pytest.mark.nightly
 def test_trackers_of_accelerate_in_a_real_loop(tmp_path, monkeypatch, make_batch):
     import mlflow
     from accelerate import Accelerator

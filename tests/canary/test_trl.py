@@ -18,7 +18,7 @@ from tracker_diag.canary import Canary, scores_of_model
 from tracker_diag.testing import CapturingTracker
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # of transformers, about settings that TRL sets
     pytest.mark.filterwarnings("ignore:You are using .rollout_func:UserWarning"),
 ]
@@ -82,8 +82,6 @@ def grpo(folder, fault="", *, adapter=False, watched=True):
     return monitor, tracker, trainer.model.state_dict()
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_of_an_engine_is_found_in_grpo_of_trl(tmp_path, fault):
     monitor, *_ = grpo(tmp_path, fault, adapter=fault == "adapter")
@@ -92,8 +90,6 @@ def test_each_fault_of_an_engine_is_found_in_grpo_of_trl(tmp_path, fault):
     assert {reading.signal for reading in finding.evidence if reading.holds} >= FAULTS[fault]
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
 @pytest.mark.parametrize("adapter", [False, True])
 def test_a_healthy_engine_is_silent_in_grpo_of_trl_and_training_is_bit_equal(tmp_path, adapter):
     monitor, tracker, weights = grpo(tmp_path, adapter=adapter)

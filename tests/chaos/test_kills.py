@@ -13,6 +13,8 @@ from tracker_diag.trackers.delivery.journal import Journal
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.tracker import Metrics, Tracker
 
+pytestmark = pytest.mark.slow
+
 
 class File(Tracker):
     """Keeps the steps that arrive in a file; its server is away half of the time."""
@@ -82,7 +84,6 @@ def lost(kills, how, folder):
     return missing, seen
 
 
-@pytest.mark.slow
 def test_ten_kills_lose_nothing(tmp_path):
     missing, seen = lost(10, "forkserver", tmp_path)
     assert missing == []

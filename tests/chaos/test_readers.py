@@ -37,6 +37,8 @@ from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.files.read import read_metrics
 from tracker_diag.trackers.tokens.log import read_tokens
 
+pytestmark = pytest.mark.slow
+
 TRACES = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "samples" / "traces" / "made.py")))
 
 ODD = (
@@ -264,7 +266,6 @@ def wrong(name, numbers, folder):
     return kinds
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.filterwarnings("ignore")
 def test_a_reader_raises_what_it_documents(name, tmp_path):

@@ -6,8 +6,9 @@ from tracker_diag.demo.grpo import ARMS, Training, train
 from tracker_diag.guards.checkpoints import Checkpoint
 from tracker_diag.guards.decision import Decision
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_run_repeats_bit_for_bit():
     first, second = (list(train(ARMS["collapse"], 3, 4)) for _ in range(2))
     for a, b in zip(first, second, strict=True):
@@ -16,7 +17,6 @@ def test_a_run_repeats_bit_for_bit():
         assert a.rollout.tokens.equal(b.rollout.tokens)
 
 
-@pytest.mark.slow
 @pytest.mark.by_day("drift-aware", "collapse")
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_trains_and_says_what_a_trainer_says(arm):
@@ -38,7 +38,6 @@ def same(one, other):
     return all(a.equal(b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.slow
 def test_what_guards_decide_is_done_and_a_refreshed_reference_moves_the_ruler_alone(tmp_path):
     training = Training(ARMS["collapse"], 0)
     training.step(0)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.nightly
 def test_a_run_of_the_study_of_guards_is_as_its_results_say():
     """Two machines part late in a run; this one ends at its first incident."""
     ((_, found),) = runpy.run_path(str(DOCS / "guards_demo.py"))["runs"]("collapse", ["stop_training"], 0)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 STUDY = Path(__file__).parents[2] / "docs" / "guards_trl.py"
 
 
@@ -17,8 +19,6 @@ def hashed(model):
     return total.hexdigest()
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of TRL and transformers, about settings of theirs
 def test_a_training_that_a_guard_stopped_is_resumed_from_the_verified_checkpoint(monkeypatch):
     study = runpy.run_path(str(STUDY))

@@ -15,6 +15,8 @@ from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.finished import FinishedRun
 
+pytestmark = pytest.mark.nightly
+
 HERE = Path(__file__).parent
 
 
@@ -57,7 +59,6 @@ def rates(groups, most_healthy, most_faulty, each):
     return false, healthy, found, faulty
 
 
-@pytest.mark.nightly
 def test_of_all_pairs_at_most_five_per_cent_part_and_of_faulty_ones_four_in_five(groups):
     false, healthy, found, faulty = rates(groups, 99, 99, 4)
     assert (healthy, faulty) == (240, 320)

@@ -6,6 +6,8 @@ import pytest
 from tracker_diag import Monitor
 from tracker_diag.testing import CapturingTracker
 
+pytestmark = pytest.mark.slow
+
 NAMES = {
     "prime-rl": ("mismatch_kl/all/mean", {"entropy/all/mean": 0.5, "optim/grad_norm": 1.0, "loss/mean": 0.01}),
     "OpenRLHF": ("vllm_kl", {"actor_grad_norm": 1.0, "ppo_clip_ratio": 0.01, "rollout/reward_mean": 0.5}),
@@ -13,7 +15,6 @@ NAMES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("framework", NAMES)
 def test_a_mismatch_that_the_trainer_logs_is_named_without_an_error(framework):
     key, extra = NAMES[framework]

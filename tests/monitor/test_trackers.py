@@ -10,7 +10,7 @@ import pytest
 import tracker_diag as td
 from tracker_diag.testing import example_batch
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 SECRET = 4_242_424_242
 WORD = "hunter2"
@@ -104,7 +104,6 @@ def tracker(request, tmp_path):
     return of_trackio
 
 
-@pytest.mark.nightly
 def test_the_planted_sequence_is_named_and_neither_ids_nor_text_are_anywhere(tracker, journals):
     rows, report, places = tracker()
     everything = written(*places, journals)
@@ -126,7 +125,6 @@ def test_the_planted_sequence_is_named_and_neither_ids_nor_text_are_anywhere(tra
         assert SECRET in found["token_ids"]
 
 
-@pytest.mark.nightly
 def test_with_a_decoder_the_text_is_there_and_ids_are_not(tracker, journals):
     rows, report, places = tracker(decode=decode)
     everything = written(*places, journals)

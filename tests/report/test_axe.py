@@ -17,7 +17,7 @@ from tracker_diag.runs.compare_page import page as compared
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.finished import FinishedRun
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def report(rng, make_batch):
@@ -56,7 +56,6 @@ def fleet(rng, make_batch):
     return render_fleet(Fleet("mlflow:agents", at, tuple(rows)), every=3600)  # it does not reload while axe looks
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("make", [report, runs_compared, fleet], ids=lambda make: make.__name__)
 def test_axe_finds_nothing_on_a_screen_or_a_phone_in_light_or_dark(make, rng, make_batch, page, tmp_path):
     file = tmp_path / "page.html"

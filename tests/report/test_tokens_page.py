@@ -7,7 +7,7 @@ from tracker_diag.records import WorstSequence
 from tracker_diag.report.html import render_html
 from tracker_diag.rules.triage import Summary
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 SAID = (
     "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u202eright to left", "مرحبا", "x" * 300,
@@ -40,7 +40,6 @@ def report(request, tmp_path):
     return file
 
 
-@pytest.mark.nightly
 def test_it_fits_every_screen_runs_nothing_and_loads_nothing(report, page):
     asked, dialogs = [], []
     page.on("request", lambda request: asked.append(request.url))

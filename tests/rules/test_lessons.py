@@ -11,6 +11,8 @@ from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.open import read_run
 
+pytestmark = pytest.mark.slow
+
 
 def noise(rng, n, phi=0.8):
     """(n,) AR(1) of standard deviation 1."""
@@ -58,7 +60,6 @@ def loud(found):
     return {rule for rule, severity in fired(found).items() if severity != "info"}
 
 
-@pytest.mark.slow
 def test_a_healthy_run_with_a_late_take_off_and_a_kl_that_begins_at_0_raises_nothing(columns):
     """A baseline of the run's own start, looked at from both sides, alarms on either."""
     found = of(columns)
@@ -68,7 +69,6 @@ def test_a_healthy_run_with_a_late_take_off_and_a_kl_that_begins_at_0_raises_not
     assert {"NUM001", "POL010", "ADV001"} <= {*found.summary.healthy}  # they could see
 
 
-@pytest.mark.slow
 def test_rows_of_an_evaluation_on_another_cadence_are_padding(columns, tmp_path):
     columns["eval_reward"] = np.where(np.arange(300) % 25 == 0, 0.3, np.nan)
     file = tmp_path / "metrics.jsonl"
@@ -78,7 +78,6 @@ def test_rows_of_an_evaluation_on_another_cadence_are_padding(columns, tmp_path)
     assert len(found.series["eval_score"]) == 12
 
 
-@pytest.mark.slow
 def test_a_metric_that_turns_nan_is_no_padding(columns, tmp_path):
     columns["loss"] = np.where(np.arange(300) >= 200, np.nan, columns["loss"])
     file = tmp_path / "metrics.jsonl"
@@ -102,7 +101,6 @@ def test_a_spike_is_large_as_well_as_unlikely(columns, name, rule):
     assert rule in loud(of(columns))
 
 
-@pytest.mark.slow
 def test_a_task_that_is_solved_at_once_with_a_policy_that_is_sure_of_it_raises_nothing():
     """A small maze: within a tenth of the run each episode succeeds, and the entropy falls to nothing after that."""
     t = np.arange(80)
@@ -121,7 +119,6 @@ def test_a_task_that_is_solved_at_once_with_a_policy_that_is_sure_of_it_raises_n
     assert "EXP001" in loud(stuck)
 
 
-@pytest.mark.slow
 def test_returns_that_are_mostly_noise_leave_the_critic_nothing_to_explain(rng):
     t = np.arange(60)
     bandit = {
@@ -137,7 +134,6 @@ def test_returns_that_are_mostly_noise_leave_the_critic_nothing_to_explain(rng):
     assert "CRI001" in loud(of(bandit))
 
 
-@pytest.mark.slow
 def test_a_kl_of_0_throughout_is_no_pinned_policy(columns):
     columns["kl"] = np.zeros(300)
     columns["reward"] = 0.3 + 0.02 * noise(np.random.default_rng(1), 300)
@@ -146,7 +142,6 @@ def test_a_kl_of_0_throughout_is_no_pinned_policy(columns):
     assert "POL015" in fired(of(columns, beta=0.04))
 
 
-@pytest.mark.slow
 def test_an_evaluations_reward_is_not_the_training_reward(columns):
     columns["eval_reward"] = np.where(np.arange(300) % 25 == 0, 9.0, np.nan)
     found = of(columns)
@@ -156,7 +151,6 @@ def test_an_evaluations_reward_is_not_the_training_reward(columns):
     assert "reward" not in of(columns).series
 
 
-@pytest.mark.slow
 def test_an_evaluation_of_ones_own_is_read_in_a_known_framework(columns):
     columns["eval/accuracy"] = np.where(np.arange(300) % 25 == 0, 0.4, np.nan)
     found = of(columns)
@@ -166,7 +160,6 @@ def test_an_evaluation_of_ones_own_is_read_in_a_known_framework(columns):
     assert set(of(columns).series["eval_score"].values()) == {0.5}
 
 
-@pytest.mark.slow
 def test_gradient_norms_of_exactly_0_are_counted(columns):
     columns["grad_norm"][180:240] = 0.0
     found = of(columns)
@@ -176,7 +169,6 @@ def test_gradient_norms_of_exactly_0_are_counted(columns):
     assert "exactly 0" in finding.summary
 
 
-@pytest.mark.slow
 def test_single_zeros_of_the_gradient_norm_are_no_illness_but_are_told(columns):
     columns["grad_norm"][10::30] = 0.0
     found = of(columns)
@@ -200,7 +192,6 @@ def test_the_same_metric_under_the_names_of_another_version(columns):
     assert "completion_length" not in before.keys.unmapped
 
 
-@pytest.mark.slow
 def test_a_length_that_changes_its_name_in_the_middle_is_one_series(columns):
     """As where a run is resumed with a newer version."""
     length = columns.pop("completions/mean_length")
@@ -213,7 +204,6 @@ def test_a_length_that_changes_its_name_in_the_middle_is_one_series(columns):
 
 
 @pytest.mark.by_day("20-79")
-@pytest.mark.slow
 @pytest.mark.parametrize(("onset", "told"), [(20, 79), (200, 243)])
 def test_a_fall_in_the_first_rows_of_a_long_run_is_told_once_a_fifth_is_over(onset, told):
     """Of few rows nobody knows the noise, and a long run that is fine again by then has lost nothing."""
@@ -226,7 +216,6 @@ def test_a_fall_in_the_first_rows_of_a_long_run_is_told_once_a_fifth_is_over(ons
     assert "OUT001" not in fired(of({"reward": back}))
 
 
-@pytest.mark.slow
 def test_an_evaluation_that_only_goes_up_and_down_has_not_risen_with_the_reward():
     rng = np.random.default_rng(1)
     reward = -100 + 97 * (1 - np.exp(-np.arange(160) / 12)) + 0.3 * rng.normal(size=160)
@@ -242,7 +231,6 @@ def test_an_evaluation_that_only_goes_up_and_down_has_not_risen_with_the_reward(
     assert loud(judged()) == set()
 
 
-@pytest.mark.slow
 def test_what_waits_for_a_part_of_the_run_says_for_which():
     monitor = Monitor()
     monitor.expect(rows=400)

@@ -16,6 +16,8 @@ from tracker_diag.records import Scalar
 from tracker_diag.rules.judge import Judge, StepInputs
 from tracker_diag.rules.loader import catalog
 
+pytestmark = pytest.mark.slow
+
 TAILS = [rule for rule in catalog() if rule.id in ("POL001", "POL003", "POL016", "POL017", "POL018")]
 ERROR = 0.08
 """Of a p95 of some hundred tokens."""
@@ -77,7 +79,6 @@ FOUND = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", FOUND)
 def test_growth_after_tools_is_found_and_named(kind):
     scales, onset, delay = FOUND[kind]
@@ -100,14 +101,12 @@ CALM = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", CALM)
 def test_what_is_sound_alarms_nobody(kind):
     scales, steps = CALM[kind]
     assert [play(scales, steps, seed)[0] for seed in range(3)] == [[]] * 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "scales",
     [lambda t: (3 ** (t / 1500),) * 2, lambda t: (1, 1.8 ** (t / 1500)), lambda t: (1, 2 if 120 <= t < 400 else 1)],

@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 from contradictions import of_run  # its own folder
 from dataset import read
 
+pytestmark = pytest.mark.slow
+
 
 def reported(runs):
     """Everything that contradicts itself in the verdicts on `runs`."""
@@ -18,7 +20,6 @@ def reported(runs):
     return [what for name, values in rows for what in of_run(name, values)]
 
 
-@pytest.mark.slow
 def test_no_verdict_contradicts_itself_on_some_planted_runs():
     assert reported(itertools.islice(read(), 0, None, 60)) == []
 

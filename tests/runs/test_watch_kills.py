@@ -23,7 +23,7 @@ import tracker_diag as td
 from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.notify import NOTIFY
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 COMMAND = [sys.executable, "-c", "from tracker_diag.cli.app import app; app()", "watch"]
 
@@ -132,7 +132,6 @@ def write(file, rows):
         out.writelines(json.dumps({"step": step, **row}) + "\n" for step, row in rows)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [0, 1])
 def test_kills_at_random_lose_nothing_and_repeat_at_most_the_alert_in_flight(seed, tmp_path, receiver, watch):
     dice = random.Random(seed)
@@ -164,7 +163,6 @@ def test_kills_at_random_lose_nothing_and_repeat_at_most_the_alert_in_flight(see
     assert "4 runs" in watcher.log.read_text()
 
 
-@pytest.mark.nightly
 def test_killed_after_a_receiver_took_an_alert_and_before_it_answered(tmp_path, receiver, watch):
     """The worst moment: nobody can know whether the alert arrived. It comes again with the same id."""
     file = tmp_path / "metrics.jsonl"
@@ -218,7 +216,6 @@ def mlflow_server(tmp_path, new_mlflow_store, free_port, answers):
         server.stop()
 
 
-@pytest.mark.nightly
 def test_mlflows_server_and_the_watch_are_killed_and_come_back(mlflow_server, receiver, watch):
     import mlflow
 

@@ -13,6 +13,8 @@ import pytest
 import tracker_diag as td
 from tracker_diag.testing import CapturingTracker
 
+pytestmark = pytest.mark.nightly
+
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("made.py"))))
 STEPS = 300
 RULES = {rule.id: rule for rule in td.catalog()}
@@ -41,7 +43,6 @@ def found(findings):
 
 
 @pytest.mark.by_day("REW001 all", "ENV001 tool:search", "FRE003 all")
-@pytest.mark.nightly
 @pytest.mark.parametrize("fault", made.FAULTS, ids=lambda fault: f"{fault.rule} {fault.slice}")
 def test_a_planted_fault_is_found_and_its_healthy_twin_is_not(fault):
     assert (fault.rule, fault.slice) in found(play(fault, ill=True).findings)

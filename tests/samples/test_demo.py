@@ -9,6 +9,8 @@ from tracker_diag.demo.world import CALL
 from tracker_diag.records import Scalar
 from tracker_diag.testing import CapturingTracker
 
+pytestmark = pytest.mark.nightly
+
 STEPS = 30
 
 
@@ -22,7 +24,6 @@ def calls_of(rollout, rng, failing):
     return episodes
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("failing", [0.0, 0.6])
 def test_a_tool_that_fails_is_named_and_a_sound_one_is_not(trained_arm, failing):
     rng, seen = np.random.default_rng(0), CapturingTracker()

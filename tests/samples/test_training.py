@@ -22,6 +22,8 @@ from tracker_diag import Monitor
 from tracker_diag.tensors.store import ThroughStore
 from tracker_diag.testing import CapturingTracker
 
+pytestmark = pytest.mark.nightly
+
 desk = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("desk_training.py"))))
 World = desk.World
 RULES = {rule.id: rule for rule in td.catalog()}
@@ -97,7 +99,6 @@ def watch(steps_of, world, rules):
     return found(seen), summary
 
 
-@pytest.mark.nightly
 def test_nothing_is_found_in_a_sound_world_and_no_rule_is_blind(steps_of):
     fired, summary = watch(steps_of, World(), dict.fromkeys(CONCERNED, None))
     assert fired == set()
@@ -105,7 +106,6 @@ def test_nothing_is_found_in_a_sound_world_and_no_rule_is_blind(steps_of):
 
 
 @pytest.mark.by_day("each call is paid", "a tool is down, which costs", "the loss overflows")
-@pytest.mark.nightly
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_wrong_with_the_world_is_found(steps_of, fault):
     world, rules = FAULTS[fault]
@@ -113,7 +113,6 @@ def test_what_is_wrong_with_the_world_is_found(steps_of, fault):
     assert set(rules.items()) <= fired
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(("ill", "rules"), [("", set()), ("slow", {"RES005"}), ("dead", {"RES007"})])
 def test_a_rank_that_is_slow_or_dead_is_found(warm, ill, rules):
     """Two ranks, each of which samples for itself; the seconds are the processor's, so that a busy machine is none."""

@@ -13,13 +13,14 @@ import tracker_diag as td
 from tracker_diag import Monitor
 from tracker_diag.testing import CapturingTracker
 
+pytestmark = pytest.mark.slow
+
 LOGS = Path(__file__).with_name("waiting")
 SCHEMA = json.loads((LOGS / "schema.json").read_text())
 ONSET = 10
 RULE = next(rule for rule in td.catalog() if rule.id == "RES006")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("run", ["slow", "quick", "busy"])
 def test_a_training_that_waits_for_its_tools_is_found_and_its_twins_are_not(run):
     rows = [json.loads(line) for line in (LOGS / f"{run}.jsonl").read_text().splitlines()]

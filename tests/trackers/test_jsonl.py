@@ -6,12 +6,13 @@ from tracker_diag import Monitor
 from tracker_diag.trackers.files.read import read_metrics
 from tracker_diag.trackers.files.write import JsonlTracker
 
+pytestmark = pytest.mark.slow
+
 
 def lines(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-@pytest.mark.slow
 def test_one_line_a_step_and_one_a_change_of_state(rng, make_batch, tmp_path):
     monitor = Monitor([JsonlTracker(tmp_path / "new" / "folder")])
     for step in range(4):
@@ -30,7 +31,6 @@ def test_one_line_a_step_and_one_a_change_of_state(rng, make_batch, tmp_path):
     assert (finding["step"], finding["rule"], finding["state"]) == (2, "NUM004", "firing")
 
 
-@pytest.mark.slow
 def test_the_metrics_file_is_read_back_without_the_diagnostics(rng, make_batch, tmp_path):
     with Monitor([JsonlTracker(tmp_path)]) as monitor:
         for step in range(3):
@@ -39,7 +39,6 @@ def test_the_metrics_file_is_read_back_without_the_diagnostics(rng, make_batch, 
     assert read_metrics(tmp_path / "metrics.jsonl") == {step: {"train/reward": step / 2} for step in range(3)}
 
 
-@pytest.mark.slow
 def test_an_event_is_a_line_too(rng, make_batch, tmp_path):
     with Monitor([JsonlTracker(tmp_path)]) as monitor:
         monitor.rebaseline("new tools")

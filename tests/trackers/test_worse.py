@@ -9,7 +9,7 @@ from tracker_diag.testing import CapturingTracker, example_batch
 from tracker_diag.trackers.mlflow.write import NOTE_TAG, MlflowTracker
 from tracker_diag.trackers.notify import NOTIFY
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 FIRST = "POL001 post_tool: Token probabilities diverge after tool calls"
 WORSE = "Worse: Reward has lost what it had gained (POL001 post_tool)"
@@ -22,7 +22,6 @@ def reward(step):
     return (min(step, 90) if step < 100 else 20) / 100 + 0.01 * (step % 3)
 
 
-@pytest.mark.nightly
 def test_in_wandb_at_a_webhook_and_in_the_log(wandb_offline, receive, monkeypatch, caplog):
     heard = receive()
     monkeypatch.setenv(NOTIFY, heard.url)
@@ -41,7 +40,6 @@ def test_in_wandb_at_a_webhook_and_in_the_log(wandb_offline, receive, monkeypatc
         assert SO_FAR in text
 
 
-@pytest.mark.nightly
 def test_in_the_description_of_the_mlflow_run_while_it_goes_on(mlflow_store):
     import mlflow
 

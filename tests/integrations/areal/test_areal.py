@@ -1,7 +1,8 @@
 import pytest
 
+pytestmark = pytest.mark.nightly
 
-@pytest.mark.nightly
+
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_in_areals_own_modules(run_checks):

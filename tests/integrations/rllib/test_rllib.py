@@ -2,8 +2,9 @@
 
 import pytest
 
+pytestmark = pytest.mark.nightly
 
-@pytest.mark.nightly
+
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_in_real_runs_of_rllib(run_checks):

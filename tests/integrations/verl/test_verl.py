@@ -1,9 +1,10 @@
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 PLUGINS = "[verl.plugins]\ntracker_diag = tracker_diag_verl.plugin\n"
 
 
-@pytest.mark.nightly
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_in_verls_own_modules(run_checks):
@@ -11,7 +12,6 @@ def test_in_verls_own_modules(run_checks):
     run_checks("verl", plugins=PLUGINS, files=["checks.py", "agent_loop.py", "rllm_rows.py"])
 
 
-@pytest.mark.nightly
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_the_policy_pair_of_remote_workers(run_checks):
@@ -19,7 +19,6 @@ def test_the_policy_pair_of_remote_workers(run_checks):
     run_checks("verl", plugins=PLUGINS, files=["workers.py"])
 
 
-@pytest.mark.nightly
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("version", ["0.7", "0.8"])

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 TRAIN = """
 import os
@@ -54,7 +54,6 @@ def start(tmp_path, new_mlflow_store):
     return begin
 
 
-@pytest.mark.nightly
 def test_mlflow_has_it_among_its_artifacts_after_an_exception(start, tmp_path):
     with start(MLFLOW) as process:
         run_id, said = process.communicate()
@@ -72,7 +71,6 @@ def test_mlflow_has_it_among_its_artifacts_after_an_exception(start, tmp_path):
     assert all(SECRET not in text for text in there.values())
 
 
-@pytest.mark.nightly
 def test_wandb_has_it_among_its_files_after_an_exception(start, tmp_path, read_wandb):
     with start(WANDB) as process:
         _, said = process.communicate()
