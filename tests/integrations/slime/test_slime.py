@@ -19,6 +19,8 @@ from tracker_diag import Monitor, ThroughStore
 from tracker_diag.hooks import HookError
 from tracker_diag.testing import CapturingTracker
 
+pytestmark = pytest.mark.nightly  # with stand-ins of its modules; by day ROLL alone is tried so
+
 # Signatures as in THUDM/slime at 624b824: slime/observability/logging_utils.py (log),
 # slime/backends/megatron_utils/loss.py (vanilla_tis_function, and the call in policy_loss_function),
 # .../initialize.py (is_megatron_main_rank), .../cp_utils.py (slice_log_prob_with_cp), .../model.py (train_one_step,
