@@ -311,7 +311,7 @@ def test_a_resumed_run_decides_as_the_unbroken_one(tmp_path, cut):
 
 def test_guards_that_are_new_since_the_state_was_saved_begin_anew():
     old, _ = worse(ILL_THEN_HARMED[:5], [guard("save_state")])
-    new = Monitor(rules=old._judge.engine.rules, catalog=False, guards=[guard("save_state"), guard("reevaluate")])
+    new = Monitor(rules=old._run.judge.engine.rules, catalog=False, guards=[guard("save_state"), guard("reevaluate")])
     new.load_state_dict(old.state_dict())
     atexit.unregister(old.close)
     new.log({"loss": 2.0}, 5)

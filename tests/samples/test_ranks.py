@@ -53,7 +53,7 @@ def test_samples_of_another_rank_count_a_step_later_and_the_last_ones_at_the_end
 
 def test_texts_stay_on_their_rank(job):
     seen, _, (first, second) = job
-    second._samples._texts = True
+    second._run.samples._texts = True
     second.samples(reward=[0.0], text=["a secret of the other's"])
     second.log({}, 0)
     second.close()
@@ -85,5 +85,5 @@ def test_a_rank_that_says_much_and_is_not_heard_costs_no_more_than_a_few_steps(j
     first.samples(reward=[1.0])
     first.log({}, 100)
     first.close()
-    assert first._samples._of_step[1].n == 1 + 64
+    assert first._run.samples._of_step[1].n == 1 + 64
     assert first.health["lost_rank_steps"] == 100 - 64

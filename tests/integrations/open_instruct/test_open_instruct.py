@@ -166,7 +166,7 @@ def test_learners_put_their_tokens_together(utils, monkeypatch):
         integration.attach()
         for number in range(2):
             _, arrays, _ = step(utils, config(), number)
-        assert made[-1]._intake._ranks is not None
+        assert made[-1]._run.intake._ranks is not None
         assert arrays["diag/mismatch/post_tool/count"] == 2 * 2 * 4
     finally:
         dist.destroy_process_group()

@@ -229,7 +229,7 @@ def test_the_rank_that_logs_sees_what_other_ranks_train_on(slime, monkeypatch):
     (second,) = integration._trainer
     second.close()
     assert not +second.health
-    ranks = first._intake._ranks
+    ranks = first._run.intake._ranks
     ranks._thread.put(ranks._take)
     integration._trainer[:] = [first]
     deadline = time.monotonic() + 60
@@ -237,7 +237,7 @@ def test_the_rank_that_logs_sees_what_other_ranks_train_on(slime, monkeypatch):
         assert time.monotonic() < deadline
     integration.tis(args=args, **micro_batch(generator))
     slime.logging_utils.log(args, {"train/step": 1}, step_key="train/step")
-    assert not first._intake.missing
+    assert not first._run.intake.missing
     assert counted(first, "mismatch")["post_tool"] == (2 + 1 + 3 * 2) * 5
     first.close()
     assert not +first.health
@@ -355,10 +355,10 @@ def test_rollouts_have_a_monitor_of_their_own_and_each_rule_one_of_the_two(slime
     (rollouts,) = integration._rollouts
     assert rollouts.summary().steps == 3
     trainer = integration.attach(args)
-    own, others = ({rule.id for rule in one._judge.engine.rules} for one in (rollouts, trainer))
+    own, others = ({rule.id for rule in one._run.judge.engine.rules} for one in (rollouts, trainer))
     assert own
     assert not own & others
-    assert {rule.link for rule in rollouts._judge.engine.rules} == set(integration.ROLLOUT_LINKS)
+    assert {rule.link for rule in rollouts._run.judge.engine.rules} == set(integration.ROLLOUT_LINKS)
 
 
 def test_samples_are_counted_by_group_with_the_parts_of_their_reward(slime):
