@@ -832,7 +832,7 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
     ("state", "message"),
     [
         ({}, "state: version None given, expected 19; leave it out, and the diagnostics begin anew"),
-        ({"version": 18}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({"version": 19}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):
