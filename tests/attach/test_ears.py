@@ -237,6 +237,7 @@ def test_the_hooks_are_off_once_the_diagnostics_are_closed(mlflow_store):
     assert EARS._listeners == {}
 
 
+@pytest.mark.nightly
 def test_two_runs_that_alternate_in_one_process(mlflow_store):
     import mlflow
 
@@ -275,6 +276,7 @@ def test_tensors_that_say_their_step_make_steps_of_calls_that_do_not(mlflow_stor
     assert (summary.first_step, summary.last_step, summary.steps) == (5, 8, 4)
 
 
+@pytest.mark.nightly
 def test_what_mlflow_measures_of_the_machine_is_no_step(mlflow_store):
     import mlflow
 

@@ -48,6 +48,7 @@ def test_runs_of_mlflow_that_begin_end_and_nest(mlflow_store, watcher, make_batc
     assert states == ["ok", "ok", "error", "ok"]
 
 
+@pytest.mark.nightly
 def test_a_run_that_only_its_client_knows(mlflow_store, watcher):
     import mlflow
 
@@ -75,6 +76,7 @@ def test_after_close_nothing_is_watched(mlflow_store):
     assert EARS._listeners == {}
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_wrapped_has_one_monitor(mlflow_store, make_batch, rng):
     import mlflow
 

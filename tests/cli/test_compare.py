@@ -41,6 +41,7 @@ def test_two_files_are_compared(written):
     assert len(result.stdout.splitlines()) <= 25
 
 
+@pytest.mark.nightly
 def test_seeds_stand_with_commas_or_are_known_by_their_settings(written):
     files = [written(f"{name}{seed}", wide, config={"arm": name, "seed": seed})
              for name, wide in (("calm", 1.0), ("wide", 4.0)) for seed in (0, 1)]  # fmt: skip

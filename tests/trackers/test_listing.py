@@ -98,7 +98,7 @@ def test_sources_that_are_none(tmp_path, monkeypatch):
             list_runs(source, project=project)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_runs_of_trackio(tmp_path, monkeypatch):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
     with closing(sqlite3.connect(tmp_path / "agents.db")) as store:

@@ -247,6 +247,7 @@ run.diag.log({"loss": 0.5}, 0)
     assert sizes[1] == 2 * sizes[0] > 0
 
 
+@pytest.mark.nightly
 def test_a_nested_run_is_none_of_ours(rng, make_batch, mlflow):
     client = mlflow.MlflowClient()
     with mlflow.start_run() as parent:
@@ -264,6 +265,7 @@ def test_a_nested_run_is_none_of_ours(rng, make_batch, mlflow):
     assert [point.step for point in points] == [0, 1, 2, 3]
 
 
+@pytest.mark.nightly
 def test_a_metric_without_a_step_moves_nothing(rng, make_batch, mlflow):
     with mlflow.start_run():
         run = wrap(mlflow)

@@ -84,7 +84,7 @@ def test_a_view_is_saved_once_and_leaves_yours_alone(stub):
     assert stub.unknown == set()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_view_of_an_older_version_is_brought_up_to_date_in_its_place(stub):
     run("panels", "wandb:someone/rl")
     ours = stub.views["nw-trackerdiag-v"]

@@ -27,6 +27,7 @@ def by_step(request):
     return lambda: Wandb(request).series("run", "diag/policy/all/p95")
 
 
+@pytest.mark.nightly
 def test_the_time_line_is_there_from_the_alert_on(wandb_offline):
     run = wrap(wandb_offline.start())
     run.log({"loss": math.nan}, step=0)
@@ -160,6 +161,7 @@ def test_your_next_run_is_yours_and_a_sweep_is_none_of_ours(rng, make_batch, wan
     after.finish()
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_wrapped_twice_and_again_after_the_end_is_heard(rng, make_batch, wandb_offline):
     run = wandb_offline.start()
     first = wrap(run)

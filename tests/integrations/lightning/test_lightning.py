@@ -149,6 +149,7 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
         return set() if ours.monitor.summary().steps == 4 else {METRICS}
 
 
+@pytest.mark.nightly
 def test_attached_again_after_a_fit_the_monitor_is_that_of_the_next(tmp_path):
     run = trainer(tmp_path, [], steps=2)
     first = attach(run)
@@ -168,6 +169,7 @@ class Late(pl.Callback):
             self.monitor = attach(trainer)
 
 
+@pytest.mark.nightly
 def test_attached_after_training_has_begun_it_disturbs_nothing(tmp_path):
     late, weights = Late(), []
     for callbacks in ([], [late]):
@@ -188,6 +190,7 @@ def test_the_monitor_knows_how_many_rows_are_to_come(tmp_path, steps, every, row
     assert callback.monitor.state_dict()["rows"] == rows
 
 
+@pytest.mark.nightly
 def test_rows_and_steps_are_those_of_the_other_loggers(tmp_path):
     backend = CapturingTracker()
     callback = DiagnosticsCallback(monitor=td.Monitor([backend]))
@@ -205,6 +208,7 @@ def test_rows_and_steps_are_those_of_the_other_loggers(tmp_path):
     assert {"val_loss", "train_loss", "lr-SGD"} <= set(names)
 
 
+@pytest.mark.nightly
 def test_without_a_logger_it_is_heard_too_and_checkpoints_stay_where_they_were(tmp_path):
     backend = CapturingTracker()
     callback = DiagnosticsCallback(monitor=td.Monitor([backend]))
@@ -222,6 +226,7 @@ def test_without_a_logger_it_is_heard_too_and_checkpoints_stay_where_they_were(t
     assert run.loggers == []
 
 
+@pytest.mark.nightly
 def test_batches_between_two_rows_add_up(tmp_path, make_batch):
     backend = CapturingTracker()
     callback = DiagnosticsCallback(monitor=td.Monitor([backend], window=1))
@@ -267,6 +272,7 @@ def test_a_guard_stops_a_training_that_is_lost_and_no_healthy_one(tmp_path):
     ])  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_it_works_in_the_package_of_the_older_name(tmp_path):
     import pytorch_lightning
 

@@ -19,6 +19,8 @@ from tests.integrations.conformance import (
 from tracker_diag import Monitor
 from tracker_diag.attach.workers import Workers
 
+pytestmark = pytest.mark.nightly  # with stand-ins of its modules; by day ROLL alone is tried so
+
 # Signatures as in NVIDIA-NeMo/RL at 7ea279a: nemo_rl/utils/logger.py (LoggerInterface, Logger),
 # nemo_rl/algorithms/grpo.py (compute_and_apply_seq_logprob_error_masking, and the calls of grpo_train).
 

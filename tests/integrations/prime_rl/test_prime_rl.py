@@ -18,6 +18,8 @@ from tracker_diag import Monitor, ThroughStore
 from tracker_diag.errors import SourceError
 from tracker_diag.testing import CapturingTracker
 
+pytestmark = pytest.mark.nightly  # with stand-ins of its modules; by day ROLL alone is tried so
+
 WIDTH = 40
 
 

@@ -73,6 +73,7 @@ class TestConformance(SurvivesWhatBreaks):
         return ({METRICS} if few else set()) | (set() if ratios else {RATIOS})
 
 
+@pytest.mark.nightly
 def test_the_same_one_twice_in_a_list_sees_what_it_would_once_and_two_what_each_would_alone():
     twice, once, one, other = (DiagnosticsCallback(monitor=Monitor([CapturingTracker()])) for _ in range(4))
     for callbacks in ([twice, twice], [one, other]):

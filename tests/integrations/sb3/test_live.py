@@ -121,6 +121,7 @@ def test_a_dqn_whose_episodes_never_end_is_named_though_it_logs_no_row(caplog):
     assert len([one for one in caplog.messages if "no episode has ended" in one]) == 1
 
 
+@pytest.mark.nightly
 def test_an_explained_variance_that_is_not_defined_is_absent_and_no_fault_of_numerics():
     names, *_ = fired(1_024, pays=0.0, gamma=0.0)
     assert "non-finite-metric" not in names, names

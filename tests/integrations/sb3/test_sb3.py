@@ -104,6 +104,7 @@ def test_each_update_belongs_to_the_dump_after_it():
     assert backend.scalars(1024)["diag/policy/text_only/count"] == 512
 
 
+@pytest.mark.nightly
 def test_environments_are_told_apart_by_id_or_by_number():
     backend = CapturingTracker()
     monitor = td.Monitor([backend], window=1)
@@ -175,6 +176,7 @@ def test_a_recurrent_policys_padding_is_no_action():
     assert set(counts) - {None} == {256}
 
 
+@pytest.mark.nightly
 def test_others_may_evaluate_actions_in_between():
     class Evaluates(DiagnosticsCallback):
         def _on_step(self):

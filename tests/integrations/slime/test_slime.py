@@ -19,6 +19,8 @@ from tracker_diag import Monitor, ThroughStore
 from tracker_diag.hooks import HookError
 from tracker_diag.testing import CapturingTracker
 
+pytestmark = pytest.mark.nightly  # with stand-ins of its modules; by day ROLL alone is tried so
+
 # Signatures as in THUDM/slime at 624b824: slime/observability/logging_utils.py (log),
 # slime/backends/megatron_utils/loss.py (vanilla_tis_function, and the call in policy_loss_function),
 # .../initialize.py (is_megatron_main_rank), .../cp_utils.py (slice_log_prob_with_cp), .../model.py (train_one_step,
@@ -227,7 +229,7 @@ def test_the_rank_that_logs_sees_what_other_ranks_train_on(slime, monkeypatch):
     (second,) = integration._trainer
     second.close()
     assert not +second.health
-    ranks = first._intake._ranks
+    ranks = first._run.intake._ranks
     ranks._thread.put(ranks._take)
     integration._trainer[:] = [first]
     deadline = time.monotonic() + 60
@@ -235,7 +237,7 @@ def test_the_rank_that_logs_sees_what_other_ranks_train_on(slime, monkeypatch):
         assert time.monotonic() < deadline
     integration.tis(args=args, **micro_batch(generator))
     slime.logging_utils.log(args, {"train/step": 1}, step_key="train/step")
-    assert not first._intake.missing
+    assert not first._run.intake.missing
     assert counted(first, "mismatch")["post_tool"] == (2 + 1 + 3 * 2) * 5
     first.close()
     assert not +first.health

@@ -80,6 +80,7 @@ def test_without_a_tracker_a_loss_that_is_nan_is_found_in_files(alerted):
     assert alerted("NUM004") == {"jsonl", "webhook"}
 
 
+@pytest.mark.nightly
 def test_a_loop_that_loads_its_state_goes_on_with_that_of_the_diagnostics(tmp_path, caplog):
     def begin(monitor):
         accelerator = Accelerator(cpu=True)

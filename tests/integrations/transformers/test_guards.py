@@ -77,6 +77,7 @@ def test_a_resumed_training_has_its_limits_and_its_register(tmp_path):
     assert [row[0] for row in second.guards.checkpoints.table().rows] == [3, 6, 9, 12, 15]
 
 
+@pytest.mark.nightly
 def test_updates_stop_while_the_loop_goes_on(tmp_path):
     trainer, seen = breaking(tmp_path)
     monitor = attach(trainer, guards=[guard("stop_update", hold=3), guard("scale_lr", act=False)])

@@ -138,6 +138,7 @@ def test_the_rules_know_settings_and_that_it_is_supervised(tmp_path):
     assert "CRI001" not in told
 
 
+@pytest.mark.nightly
 def test_as_a_callback_of_its_own_and_for_a_second_training(tmp_path):
     callback = DiagnosticsCallback()
     trainer = make(tmp_path, callback, steps=3)
@@ -149,6 +150,7 @@ def test_as_a_callback_of_its_own_and_for_a_second_training(tmp_path):
     assert first.summary().steps == 3
 
 
+@pytest.mark.nightly
 def test_a_loss_may_hand_over_tensors(tmp_path, make_batch, rng):
     class Own(Trainer):
         def compute_loss(self, model, inputs, *args, **kwargs):
@@ -185,6 +187,7 @@ class Late(TrainerCallback):
             self.monitor = attach(self.trainer)
 
 
+@pytest.mark.nightly
 def test_attached_after_training_has_begun_the_rows_from_then_on_are_heard(tmp_path):
     late = Late()
     late.trainer = trainer = make(tmp_path, late, steps=3)

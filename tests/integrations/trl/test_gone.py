@@ -188,6 +188,7 @@ def own_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None)
     return type(self)._compute_loss(self, model, inputs)
 
 
+@pytest.mark.nightly
 def test_of_unsloths_trainer_it_is_named_what_is_not_seen_and_the_rest_is(tmp_path, caplog):
     weights, found, monitor = watched(make(tmp_path, copy_of_unsloth(own_loss)))
     assert (weights, found, monitor.failures) == (plain(), {RATIOS}, [])
@@ -207,6 +208,7 @@ def test_of_a_trainer_whose_loss_somebody_has_replaced_it_is_said_after_five_ste
     assert found == {RATIOS}
 
 
+@pytest.mark.nightly
 def test_attached_after_a_training_the_next_one_is_watched_by_another_monitor(tmp_path):
     from tracker_diag_trl import attach
 
@@ -220,6 +222,7 @@ def test_attached_after_a_training_the_next_one_is_watched_by_another_monitor(tm
     assert "_compute_loss" not in vars(trainer)  # no hook stays
 
 
+@pytest.mark.nightly
 def test_attached_amid_training_it_sees_what_comes_then(tmp_path):
     from tracker_diag_trl import attach
     from transformers import TrainerCallback

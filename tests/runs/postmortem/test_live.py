@@ -69,6 +69,7 @@ def test_what_is_missing_is_said_once_in_one_line(capsys):
     assert "lacks the data splits (`data_splits`); the evaluation command (`evaluation_command`)" in said
 
 
+@pytest.mark.nightly
 def test_settings_that_are_given_stand_beside_those_of_the_tracker(mlflow_store):
     import mlflow
 
@@ -122,6 +123,7 @@ def test_a_disk_that_takes_nothing_is_counted_and_the_run_ends_well(journals, ca
     assert "postmortem" in caplog.text
 
 
+@pytest.mark.nightly
 def test_integrations_leave_one_as_well(tmp_path, journals):
     from torch.utils.tensorboard import SummaryWriter
 
