@@ -65,10 +65,11 @@ def folder(tmp_path_factory):
         {"prompt": f"{i}", "chosen": f"four {i}", "rejected": f"five of {i}", "chosen_score": rng.normal(1),
          "rejected_score": rng.normal()} for i in range(60)
     ]  # fmt: skip
-    call = {"id": "1", "function": {"name": "search", "arguments": "{}"}}
+    call = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "search", "arguments": "{}"}}]}
     chat = [
-        {"role": "user", "content": "find"}, {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": "4"}, {"role": "assistant", "content": "4"},
+        {"role": "user", "content": "find"},
+        call, {"role": "tool", "tool_call_id": "1", "content": '{"error": "away"}'},
+        call, {"role": "tool", "tool_call_id": "1", "content": "4"}, {"role": "assistant", "content": "4"},
     ]  # fmt: skip
     texts = {
         "RUN": lines(
@@ -84,7 +85,7 @@ def folder(tmp_path_factory):
         "SAMPLES.jsonl": lines(samples), "PAIRS.jsonl": lines(pairs),
         "EVALUATION.jsonl": lines({"prompt": f"add {i}"} for i in range(20)),
         "CONFIG.yaml": "num_generations: 8\nbeta: 0.01\nper_device_train_batch_size: 8\nepsilon: 0.2\n",
-        "MEMORY.yaml": "device_gib: 80\nactor: 1.5e9\n", "module.py": FUNCTIONS,
+        "MEMORY.yaml": "device_gib: 24\nactor: 7e9\n", "module.py": FUNCTIONS,
     }  # fmt: skip
     for name, text in texts.items():
         (made / name).write_text(text)
