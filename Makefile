@@ -7,7 +7,7 @@ UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 
 # By night: a fresh environment for each tracker, and trainers and releases that cannot be installed in one.
 FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib verl-0.7 verl-0.8 openrlhf-0.10 \
-	skyrl-0.4 trl-0.29 trl-1.9 trl-1.14)
+	skyrl-0.4 trl-0.29 trl-1.9 trl-1.14 agents)
 QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb trackio tensorboard panels replay notify mcp)
 
 # Databases and journals in memory, where there are 4 GB of it: on a disk each commit of SQLite waits for it.

@@ -154,6 +154,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="the cases whose names begin so; nothing is written then")
     arguments = parser.parse_args()
     runs = study(arguments.kept, arguments.only)
+    for run in runs:
+        print(f"{run['case']}, {run['guard']}, seed {run['seed']}: reward {run['reward']}")
     if not arguments.only:
         lines = ",\n".join(json.dumps(run) for run in runs)
         (DOCS / "guards.json").write_text(f"[\n{lines}\n]\n")

@@ -78,7 +78,7 @@ def _on_a_gpu(result: dict[str, Any]) -> str:
 - A step of half a second takes {result["step_of_half_a_second_ratio"]:.2f}× as long with these three pairs logged at \
 each step. The aim is 1.02×.
 - `preflight` estimates the memory of a training step at {min(ratios):.2f} to {max(ratios):.2f} of what {len(ratios)} \
-real ones allocate: dense models and a mixture, in two precisions.
+real ones allocate: dense models, a mixture, LoRA, frozen ones in fp8.
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import trl
 from datasets import Dataset
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from tracker_diag_trl import attach
 from transformers import PrinterCallback, Qwen2ForCausalLM, set_seed
 
@@ -49,7 +49,10 @@ def grpo(folder, fault="", *, adapter=False, watched=True):
     set_seed(0)
     model = Qwen2ForCausalLM.from_pretrained(TASK["CHECKPOINT"], dtype=torch.float32)
     model.config.name_or_path = str(TASK["CHECKPOINT"])
-    words, engine = TASK["tokenizer"](), None
+    if adapter:
+        lora = LoraConfig(r=4, lora_alpha=32, target_modules=["q_proj", "v_proj"])
+        model = get_peft_model(model, lora, autocast_adapter_dtype=False)
+    words, engine = TASK["tokenizer"](), Engine(fault, model)  # before TRL wraps the forward pass, which a copy shares
 
     def roll(messages, trainer):
         engine.sync(trainer.model.state_dict())
@@ -65,13 +68,11 @@ def grpo(folder, fault="", *, adapter=False, watched=True):
         learning_rate=1e-2 if adapter else 1e-3, use_cpu=True, report_to=[], logging_steps=1, save_strategy="no",
         seed=0, beta=0.02, bf16=False, lr_scheduler_type="constant", disable_tqdm=True,
     )  # fmt: skip
-    lora = LoraConfig(r=4, lora_alpha=32, target_modules=["q_proj", "v_proj"]) if adapter else None
     trainer = trl.GRPOTrainer(
         model, TASK["judge"](errs=0.4), args=args, train_dataset=Dataset.from_list(TASK["prompts"](16)),
-        processing_class=words, rollout_func=roll, peft_config=lora,
+        processing_class=words, rollout_func=roll,
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
-    engine = Engine(fault, trainer.model)
     monitor = attach(trainer, monitor=Monitor([tracker := CapturingTracker()]))
     if watched:
         texts = [" ".join(row["prompt"][-1]["content"] for row in TASK["prompts"](20, seed)) for seed in range(4)]

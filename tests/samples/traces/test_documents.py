@@ -85,3 +85,22 @@ def test_the_traces_of_another_packages_store_are_read_by_its_entry_point(monkey
     assert len(opened.records_in("shelf:books", Odd())) == 1
     with pytest.raises(td.DiagError, match="no such file, and none of shelf:"):
         opened.records_in("mlflow:books", Odd())
+
+
+def test_a_chat_without_turns_one_of_500_and_a_tool_that_answers_nothing_are_read(tmp_path):
+    def asks(number):
+        return {"role": "assistant", "tool_calls": [{"id": str(number), "function": {"name": "f", "arguments": "{}"}}]}
+
+    def answers(number, content):
+        return {"role": "tool", "tool_call_id": str(number), "content": content}
+
+    asked = {"role": "user", "content": "go"}
+    long = [message for turn in range(500) for message in (asks(turn), answers(turn, "ok"))]
+    mute = [asks(0), answers(0, ""), asks(1), answers(1, None), asks(2), {"role": "tool", "tool_call_id": "2"}]
+    file = tmp_path / "traces.jsonl"
+    file.write_text("".join(json.dumps({"messages": [asked, *more]}) + "\n" for more in ([], long, mute)))
+    report = td.read_traces(str(file))
+    assert [(record.get("turns"), len(record.get("calls", ()))) for record in report.records] == [
+        (None, 0), (500, 500), (3, 3),
+    ]  # fmt: skip
+    assert [(row.tool, row.calls, row.failed) for row in report.tools] == [("f", 503, 0.0)]

@@ -5,6 +5,9 @@ from typing import Any
 
 from tracker_diag.samples.records import as_number
 
+LIMITS = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed"}
+"""Stop conditions that cut an episode off, as verifiers' own `is_truncated` counts them."""
+
 
 def as_chat(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """A trace of verifiers as an object of messages, any other object as it is.
@@ -28,8 +31,9 @@ def as_chat(document: Mapping[str, Any]) -> Mapping[str, Any]:
     task = document.get("task")
     about: Mapping[str, Any] = task if isinstance(task, Mapping) else {}
     calls: Any = document.get("calls")
-    cut = isinstance(calls, list) and bool(calls) and isinstance(calls[-1], Mapping)
+    last = calls[-1] if isinstance(calls, list) and calls and isinstance(calls[-1], Mapping) else {}
+    cut = str(document.get("stop_condition")) in LIMITS or last.get("finish_reason") == "length"
     chat = {"id": document.get("id"), "messages": path[::-1], "components": parts if len(parts) > 1 else None}
     chat |= {"reward": sum(parts.values()) if parts else None, "env": about.get("type"), "group": about.get("key")}
-    chat |= {"truncated": calls[-1].get("finish_reason") == "length" if cut else None}
+    chat |= {"truncated": cut if calls else None}
     return {name: value for name, value in chat.items() if value is not None}
