@@ -75,7 +75,7 @@ def _pages(folder: Path) -> None:
     """A run whose tail grows after tool calls, a healthy one, three runs compared, and 24 in a table."""
     monitor = Monitor()
     for step in range(160):
-        monitor.observe(**example_batch(step))
+        monitor.observe(**_batch(step))
         monitor.log(_row(step, 1.0), step=step)
     (folder / "report.html").write_text(render_html(monitor.close(), (monitor.slices_table(),)))
     runs = []
@@ -92,6 +92,14 @@ def _pages(folder: Path) -> None:
                 browser.goto((folder / f"{name}.html").as_uri())
     with _page("wandb-card.png", 560, 720) as browser:  # a panel of usual size
         browser.goto((folder / "report.html").as_uri())
+
+
+def _batch(step: int) -> dict[str, np.ndarray]:
+    """The example's batch, whose tail grows half as fast."""
+    batch = example_batch(step)
+    old, after = batch["old_logprobs"], np.s_[:32, 12:]
+    batch["logprobs"][after] = old[after] + math.exp(-0.05 * max(0, step - 75)) * (batch["logprobs"] - old)[after]
+    return batch
 
 
 def _fleet(folder: Path) -> Fleet:

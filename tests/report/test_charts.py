@@ -49,9 +49,11 @@ def test_every_path_and_tick_stays_in_its_frame(curves, log):
     assert all(0 <= at <= 100 for at, _ in (drawn.ticks if drawn else ()))
 
 
-def test_close_marks_have_their_labels_in_lines_of_their_own():
-    marks = drawn_marks([(125, "damage", "error"), (85, "began", "error"), (96, "alert", "")], (0, 160))
-    assert [(mark.label, mark.row) for mark in marks] == [("began 85", 0), ("alert 96", 1), ("damage 125", 2)]
+def test_labels_of_marks_have_lines_in_which_they_do_not_overlap():
+    given = [(125, "damage 125", "error"), (85, "began 85", "error"), (96, "alert 96", "")]
+    marks = [(mark.label, mark.row, mark.left) for mark in drawn_marks(given, (0, 160))]
+    assert marks == [("began 85", 0, True), ("alert 96", 0, False), ("damage 125", 1, True)]
+    assert not drawn_marks([(3, "began 3", "error")], (0, 160))[0].left  # there is no room
 
 
 @pytest.mark.parametrize("last", [0, 1, 7, 159, 100_000])

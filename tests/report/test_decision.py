@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from tracker_diag.report.decision import decide, times
+from tracker_diag.report.decision import decide, marks_of
 from tracker_diag.report.note import note_on
 from tracker_diag.report.terminal import headline
+from tracker_diag.report.tiles import times
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import incidents
 from tracker_diag.rules.loader import catalog
@@ -32,12 +33,12 @@ def test_it_says_what_to_do_how_far_at_what_cost_where_to_resume_and_what_next()
         "Stop. Token probabilities diverge after tool calls, 48× the usual level, since about step 85"
     )
     far, harm, resume, todo = decision.tiles
-    assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool calls, 0.087 → 4.15 nat")
-    assert far.note == "step 159, before any tool call: 1×"
-    assert (harm.value, harm.what) == ("−46 %", "reward, mean 0.648 at step 111 → 0.35 at 159")
-    assert harm.note == "since step 125; it began 74 steps, 3.2 h ago"
+    assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool calls, 0.087 → 4.15 nat at step 159")
+    assert far.note == "before any tool call 1×; it began 74 steps, 3.2 h ago"
+    assert (harm.value, harm.what) == ("−46 %", "reward, mean 0.648 at step 111 → 0.35 at step 159")
+    assert harm.note == "worse since step 125"
     assert resume.value == "Step 81"
-    assert resume.note == "not step 111, the best level: p95 |log-ratio| after tool calls is 4× there"
+    assert resume.note == "step 111 has the best reward, but is 4× off already"
     assert todo.what == GROWS.rule.remedy[0]
 
 
@@ -58,7 +59,8 @@ def test_what_is_over_may_continue_and_is_quoted_as_it_was_detected():
     decision = decide(summary(replace(GROWS, state="resolved", resolved=120), curves=CURVES))
     assert decision.verb == "Continue"
     assert decision.why.endswith("from about step 85 to 120")
-    assert "step 96" in decision.tiles[0].note
+    assert decision.tiles[0].what.endswith("nat at step 96")
+    assert decision.tiles[0].note.endswith("it lasted 35 steps")
     assert decision.tiles[2].value == "no need"
 
 
@@ -78,7 +80,7 @@ def test_a_calm_run_continues_with_its_level():
     level = Reading("", "reward", False, 0.6, 0.65, at=111)
     decision = decide(summary(best=(level,)))
     assert str(decision) == "Continue. Nothing is wrong in 160 rows, as far as the rules could see"
-    assert (decision.tiles[0].value, decision.tiles[0].what) == ("0.6", "reward, its last level")
+    assert (decision.tiles[0].value, decision.tiles[0].what) == ("0.6", "reward, mean of the last rows")
 
 
 def test_a_factor_has_two_digits():
@@ -102,5 +104,25 @@ def test_an_outcome_that_is_lost_stops_the_run_though_no_rule_says_why():
 def test_what_a_candidate_alone_finds_is_watched_on_every_screen():
     note = Finding(RULES["REW005"], None, "all", "firing", 85, 96, None, "it rises", ())
     noted = summary(*(finding for incident in incidents([note]) for finding in incident.findings))
-    assert str(decide(noted)).startswith("Watch. ")
+    decision = decide(noted)
+    assert str(decision) == f"Watch. {note.rule.title}, since about step 85"
     assert headline(noted).startswith("watch: ")
+    assert {tile.tone for tile in decision.tiles} == {"info", ""}
+    assert decision.tiles[2].value == "Watch until"
+    assert "REW005" in decision.remark
+    assert marks_of(noted) == [(85, "began about", "info"), (96, "noted", "")]
+
+
+def test_an_outcome_that_the_cause_rests_on_has_a_tile_once():
+    behind = Reading("eval", "eval_score", True, 0.24, 0.26, at=80, keys=("eval_score",))
+    thrives = Reading("reward", "reward", True, 0.9, 0.2, keys=("reward",))
+    hacked = Finding(RULES["EVA002"], None, "all", "firing", 80, 127, None, "it lags", (behind, thrives))
+    curves = {"eval_score": {80: 0.26, 160: 0.25}, "reward": {0: 0.2, 160: 0.95}}
+    level = Reading("", "eval_score", False, 0.247, 0.264, at=90)
+    far, harm, *_ = decide(summary(hacked, best=(level,), curves=curves)).tiles
+    assert (far.value, far.what) == ("0.2 → 0.95", "reward, at step 160")
+    assert harm.what.startswith("eval_score, mean 0.264")
+    assert harm.note == "may be noise so far"
+    alone = replace(hacked, evidence=(behind,))
+    far, *_ = decide(summary(alone, best=(level,), curves=curves), "80 steps, 3.2 h").tiles
+    assert (far.value, far.what, far.note) == ("80 steps", "since it began, 3.2 h", "seen at step 127")

@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 
 from tracker_diag.report.console import Terminal
-from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, render_fleet
+from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, grouped, render_fleet, spark
 
 AT = datetime(2026, 11, 23, 20, 13, 5, tzinfo=timezone.utc)
 ODD = ("<script>alert(1)</script>", "[red]x[/] & \x1b[31mred", "x" * 300, "🤖 مكافأة", "two\nlines\tand a tab", "")
@@ -92,8 +92,20 @@ def test_runs_with_one_note_share_a_line_and_runs_that_are_well_too():
 def test_the_headline_says_how_many_to_stop_and_why():
     stop = {"first_break": "OUT001: Reward fell, over", "decision": "Stop; resume from step 3"}
     rows = (*(FleetRow(f"seed{i}", "warn", "running", 5, "OUT001", **stop) for i in range(2)), ROWS[0])
-    assert Fleet("x", AT, rows).headline == ("Stop 2 of 3 runs", "2 × Reward fell")
-    assert Fleet("x", AT, ROWS[:1]).headline == ("No run is to be stopped", "")
+    assert Fleet("x", AT, rows).headline == ("Stop 2 of 3 runs", "2 × Reward fell", "error")
+    assert Fleet("x", AT, ROWS[:1]).headline == ("No run is to be stopped", "", "ok")
+
+
+def test_runs_with_a_note_are_to_be_watched_and_folded():
+    note = {"first_break": "EXP001: Entropy collapses", "decision": "Watch"}
+    rows = (FleetRow("noted", "info", "running", 5, "EXP001", **note), ROWS[0])
+    assert Fleet("x", AT, rows).headline == ("Watch 1 of 2 runs", "1 × Entropy collapses", "warn")
+    assert [title for title, *_ in grouped(Fleet("x", AT, rows))] == ["info", "ok"]
+
+
+def test_a_small_curve_ends_where_its_values_do():
+    assert spark({step: float(step) for step in range(20)}, (0, 39))[18:] == (*(0.95, 1.0), *[None] * 20)
+    assert spark({}, (0, 39)) == ()
 
 
 def test_the_note_on_the_tracker_is_on_top():

@@ -199,7 +199,7 @@ def test_the_best_and_the_last_reward(runs, watch):
     os.utime(file, (time.time() - 60,) * 2)
     fleet, _ = watch(runs.folder)
     (row,) = fleet.check().rows
-    best, last = row.reward.split("→")
+    best, last = row.reward.split(" → ")
     assert (row.rule, last) == ("OUT001", "0")
     assert 1.0 <= float(best) <= 1.2
 

@@ -1,7 +1,7 @@
 """Charts: curves as paths over one axis of steps, with scale, ticks, the usual band and marks."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
@@ -18,14 +18,16 @@ POSITIVE = 0.9
 """Share of a curve's values that must be above 0 for a logarithmic scale."""
 SPAN = 1e-15
 """The lowest value of a logarithmic scale, as part of its highest; what is below is drawn at the edge."""
-TICKS = 4
-"""Of an axis, about."""
+TICKS = 2
+"""Of an axis, at least."""
+MOST_POWERS = 5
+"""Powers of ten on a logarithmic axis."""
 FEWEST = 5
 """Values that a usual band needs."""
 NEAR = 7.0
 """Per cent of an axis next to its ends in which it has no tick."""
-CLOSE = 22.0
-"""Per cent of the axis within which labels of marks take lines of their own."""
+LETTER = 2.4
+"""Per cent of the axis that a letter of a mark's label takes, on a phone."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,9 @@ class Mark:
     label: str
     tone: Severity | str
     row: int
-    """Line of its label, so that close labels do not overlap."""
+    """Line of its label, so that labels do not overlap."""
+    left: bool
+    """Whether its label is to the left of its line."""
 
 
 def chart(
@@ -125,26 +129,34 @@ def chart(
 
 
 def drawn_marks(given: Sequence[tuple[float, str, str]], ends: tuple[float, float]) -> list[Mark]:
-    """Marks from their step, word and tone; a mark close to the one before has its label one line lower."""
+    """Marks from their step, label and tone, each label in the first line in which it has room.
+
+    The first label is to the left of its line, where the run is calm, and so is one at the right end.
+    """
     drawn: list[Mark] = []
-    for step, word, tone in sorted(given):
+    free: list[float] = []  # where the last label of each line ends
+    for step, label, tone in sorted(given):
         at = place(step, ends)
-        row = drawn[-1].row + 1 if drawn and at - drawn[-1].at < CLOSE else 0
-        drawn.append(Mark(at, f"{word} {digits(step)}", tone, row))
+        long = LETTER * (len(label) + 1)
+        left = at > long and (not drawn or at + long > 100)
+        begins = at - long if left else at
+        row = next((row for row, end in enumerate(free) if end <= begins), len(free))
+        free[row : row + 1] = [begins + long]
+        drawn.append(Mark(at, label, tone, row, left))
     return drawn
 
 
 def axis_ticks(ends: tuple[float, float]) -> list[tuple[float, str]]:
     """Place in per cent, and step."""
-    inner = _round_values(*ends) if ends[1] > ends[0] else []
-    far = [step for step in inner if step == round(step) and NEAR < place(step, ends) < 100 - NEAR]
+    inner = _round_values(*ends, lambda step: place(step, ends)) if ends[1] > ends[0] else []
+    far = [step for step in inner if step == round(step)]
     return [(place(step, ends), f"{step:,.0f}") for step in dict.fromkeys([ends[0], *far, ends[1]])]
 
 
 def place(step: float, ends: tuple[float, float]) -> float:
     """Where `step` is on the axis, in per cent."""
     first, last = ends
-    return min(max(100 * (step - first) / ((last - first) or 1), 0.0), 100.0)
+    return min(max(100 * (step - first) / (last - first), 0.0), 100.0) if last > first else 50.0
 
 
 @dataclass(frozen=True)
@@ -162,7 +174,7 @@ class _Scale:
         low, high = min(positive if log else values), max(values)
         if log:
             low = max(low, high * SPAN)
-            edge = max((high / low) ** 0.06, 1.01)
+            edge = max((high / low) ** 0.06, 1.05)
             return cls(low / edge, high * edge, log)
         edge = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
         return cls(low - edge, high + edge, log)
@@ -174,22 +186,25 @@ class _Scale:
 
     def ticks(self) -> list[tuple[float, str]]:
         """Round values, about `TICKS` of them; powers of ten where the scale is logarithmic and spans several."""
-        values = _round_values(self.low, self.high)
         if self.log and self.high >= 4 * self.low:
             low, high = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            every, multiples = -(-(high - low) // (TICKS + 1)), (1, 3) if self.high < 300 * self.low else (1,)
+            every, multiples = -(-(high - low) // MOST_POWERS), (1, 3) if self.high < 300 * self.low else (1,)
             values = [times * 10.0**power for power in range(low, high + 1, every) for times in multiples]
-        return [(at, digits(value)) for value in values if NEAR <= (at := self.height(value)) <= 100 - NEAR]
+            return [(at, digits(value)) for value in values if NEAR <= (at := self.height(value)) <= 100 - NEAR]
+        return [(self.height(value), digits(value)) for value in _round_values(self.low, self.high, self.height)]
 
 
-def _round_values(low: float, high: float) -> list[float]:
-    raw = (high - low) / TICKS
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(times * power for times in (1, 2, 5, 10) if times * power >= raw)
-    return [
-        round(n * step, 12) if step < 1e6 else n * step
-        for n in range(math.ceil(low / step), math.floor(high / step) + 1)
-    ]
+def _round_values(low: float, high: float, placed: Callable[[float], float]) -> list[float]:
+    """The multiples of the largest round step of which `TICKS` are away from the ends."""
+    values: list[float] = []
+    power = math.ceil(math.log10(high - low))
+    for step in (times * 10.0**down for down in range(power, power - 3, -1) for times in (1, 0.5, 0.2)):
+        every = range(math.ceil(low / step), math.floor(high / step) + 1)
+        values = [round(n * step, 12) if step < 1e6 else n * step for n in every]
+        values = [value for value in values if NEAR <= placed(value) <= 100 - NEAR]
+        if len(values) >= TICKS:
+            break
+    return values
 
 
 def _thinned(
@@ -210,7 +225,7 @@ def _thinned(
 
 def _path(steps: Sequence[float], heights: Sequence[float], ends: tuple[float, float]) -> str:
     points = [f"{10 * place(step, ends):.1f} {100 - y:.1f}" for step, y in zip(steps, heights, strict=True)]
-    return "M" + "L".join(points) if len(points) > 1 else f"M{points[0]}h3"
+    return "M" + "L".join(points) if len(points) > 1 else f"M{points[0]}h0.1"  # a dot, by its round ends
 
 
 def _usual(line: Line, before: float, scale: _Scale) -> Band | None:

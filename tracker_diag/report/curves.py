@@ -1,6 +1,6 @@
 """Curves: which series of a run a reader needs, and how they are named and grouped."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -27,16 +27,30 @@ DASHBOARD = ("loss", "entropy", "kl", "grad_norm")
 """What people watch anyway; it is often calm while something breaks."""
 
 
+def main_finding(summary: Summary) -> Finding | None:
+    """What a page is about: what broke first, or what candidates alone have found where that is to be watched."""
+    if summary.first_break is not None or summary.recommendation.action != "watch":
+        return summary.first_break
+    notes = (it.cause for it in summary.incidents if it.state == "firing" and it.cause.unproven and not it.acknowledged)
+    return next(notes, None)
+
+
+def outcomes_of(summary: Summary, known: Iterable[str]) -> list[str]:
+    """The outcomes that could be judged; where none could, those of `known`."""
+    judged = [reading.series for reading in summary.best]
+    return judged or [name for name in known if declared(name).outcome and name not in DASHBOARD]
+
+
 def chosen(summary: Summary, known: Mapping[str, object], most: int = MOST) -> list[str]:
     """Which of the series in `known` are drawn: what the cause rests on, the outcomes, other evidence, the dashboard.
 
     A statistic of one slice of `context` comes with that of the other.
     """
-    first = summary.first_break
+    first = main_finding(summary)
     incidents = sorted(summary.incidents, key=lambda incident: incident.cause is not first)
     evidence = [_drawable(finding, known) for incident in incidents for finding in incident.findings]
     of_cause = evidence[0] if first is not None and evidence else []
-    names = [*of_cause[:1], *(reading.series for reading in summary.best), *of_cause]
+    names = [*of_cause[:1], *outcomes_of(summary, known), *of_cause]
     names += [name for series in evidence for name in series[:1]]
     if any(finding.rule.link == "reward" for incident in incidents for finding in incident.findings):
         names += sorted(name for name in known if name.startswith("reward_component:"))  # which part pays
@@ -56,7 +70,8 @@ def rests_on(finding: Finding, known: Mapping[str, object]) -> tuple[str, Readin
 
 def baselines(summary: Summary) -> dict[str, float]:
     """The level of the reference period, by series, where a finding's evidence names it; the first break's first."""
-    ranked = sorted(summary.findings, key=lambda finding: finding is not summary.first_break)
+    first = main_finding(summary)
+    ranked = sorted(summary.findings, key=lambda finding: finding is not first)
     levels: dict[str, float] = {}
     for reading in (reading for finding in ranked for reading in finding.evidence):
         if len(reading.keys) == 1 and reading.baseline is not None and reading.at is None:
@@ -128,8 +143,9 @@ class Panel:
 
 def panels(summary: Summary) -> list[Panel]:
     """The curves of `summary`, those of two slices together, the hero first: the series that the cause rests on."""
-    main = summary.first_break and rests_on(summary.first_break, summary.curves)
-    outcomes = {reading.series for reading in summary.best}
+    first = main_finding(summary)
+    main = first and rests_on(first, summary.curves)
+    outcomes = {*outcomes_of(summary, summary.curves)}
     drawn: dict[str, Panel] = {}
     for name in summary.curves:
         key, others = StatKey.parse(name), [other for other in _other_slice(name) if other in summary.curves]

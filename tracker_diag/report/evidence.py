@@ -1,5 +1,6 @@
 """What a finding rests on, in words: what speaks for it, and what does not."""
 
+from tracker_diag.report.curves import main_finding
 from tracker_diag.report.tables import best_level
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.reading import Reading
@@ -26,7 +27,7 @@ def speaks_against(finding: Finding) -> list[str]:
 
 def damage(summary: Summary) -> list[str]:
     """What the first break has done to the outcome, as it is now: since when, its best level, its last one."""
-    harmed = next((it.damage for it in summary.incidents if it.cause is summary.first_break), ())
+    harmed = next((it.damage for it in summary.incidents if it.cause is main_finding(summary)), ())
     lines: dict[str, str] = {}
     levels = {outcome.series: outcome for outcome in summary.best}
     for finding in harmed:
@@ -40,7 +41,7 @@ def damage(summary: Summary) -> list[str]:
 
 def spent(summary: Summary) -> str:
     """The steps from the onset of what broke first to its end, or to that of the run; empty if there are none."""
-    first = summary.first_break
+    first = main_finding(summary)
     if first is None or summary.last_step is None:
         return ""
     end = summary.last_step if first.resolved is None else first.resolved

@@ -15,6 +15,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, StrMethodFormatter
 
 from tracker_diag.records import Histogram
+from tracker_diag.report.charts import drawn_marks
 from tracker_diag.report.console import cut, digits
 from tracker_diag.report.curves import PLACES, Panel, panels
 from tracker_diag.report.decision import decide, marks_of
@@ -100,8 +101,8 @@ def timeline_figure(summary: Summary) -> Figure:
         part.set_xlim(first, last)
         part.spines[:].set_visible(False)
         part.set_xticks([])
-        for step, label in marks:
-            part.axvline(step, color=MARKS.get(label, "0.35"), lw=1.1, ls=(0, (3, 2)))
+        for step, _, tone in marks:
+            part.axvline(step, color=TONES.get(tone, "0.35"), lw=1.1, ls=(0, (3, 2)))
         for step in {step for step, _ in summary.events}:
             part.axvline(step, color=TONES["info"], lw=0.9)
     axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
@@ -110,24 +111,18 @@ def timeline_figure(summary: Summary) -> Figure:
     figure.text(0.012, 1 - 0.1 / tall, title, fontsize=12, weight="bold", va="top", parse_math=False, linespacing=1.3)
     top = 1 - (0.4 + 0.2 * title.count("\n")) / tall
     figure.text(0.012, top, about, fontsize=8.5, color="0.3", va="top", linespacing=1.4, parse_math=False)
-    _label_marks(axes[0], marks, first, last)
+    _label_marks(axes[0], marks, (first, last))
     return figure
 
 
-MARKS = dict.fromkeys(("began", "began about", "damage"), TONES["error"])
-"""Colours of marks; the others are grey."""
-
-
-def _label_marks(axes: Axes, marks: Sequence[tuple[int, str]], first: int, last: int) -> None:
-    """The marks' labels at the top of the hero, each that is close to the one before a line lower."""
-    before, row = -1.0, 0
-    for step, label in sorted(marks):
-        at = (step - first) / (last - first)
-        row = row + 1 if at - before < 0.15 else 0
-        before, side = at, "right" if at > 0.8 else "left"
+def _label_marks(axes: Axes, marks: Sequence[tuple[int, str, str]], ends: tuple[float, float]) -> None:
+    """The marks' labels at the top of the hero."""
+    given = [(step, f"{label} {step:,}", tone) for step, label, tone in marks]
+    for (step, label, tone), mark in zip(sorted(given), drawn_marks(given, ends), strict=True):
+        side = "right" if mark.left else "left"
         place: dict[str, Any] = {"ha": side, "va": "top", "transform": axes.get_xaxis_transform()}
-        color = MARKS.get(label, "0.35")
-        axes.text(step, 0.97 - 0.1 * row, f" {label} {step:,} ", color=color, fontsize=8, weight="bold", **place)
+        color = TONES.get(tone, "0.35")
+        axes.text(step, 0.97 - 0.1 * mark.row, f" {label} ", color=color, fontsize=8, weight="bold", **place)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:

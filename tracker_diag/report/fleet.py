@@ -12,14 +12,14 @@ from rich.text import Text
 
 from tracker_diag.report.blocks import heights
 from tracker_diag.report.console import cut, one_line
-from tracker_diag.report.curves import panels
+from tracker_diag.report.curves import main_finding, panels
 from tracker_diag.report.decision import decide
 from tracker_diag.report.templates import rendered
 from tracker_diag.report.timeline import STYLE
 from tracker_diag.rules.triage import Summary
 
-LEVELS = ("error", "warn", "unknown", "ok")
-"""States of a run, the worst first. `unknown`: no row was read."""
+LEVELS = ("error", "warn", "info", "unknown", "ok")
+"""States of a run, the worst first. `info`: a note, to be watched. `unknown`: too few rows to judge."""
 LOUD = ("error", "warn")
 COLORS = {**STYLE, "ok": "green", "unknown": "dim"}
 MOST_NOTES = 5
@@ -35,8 +35,8 @@ ROOMY = 100
 """Columns from which on the table has wide gaps and the title of each rule."""
 
 
-Small: TypeAlias = tuple[float, ...]
-"""Heights of a small curve from 0 to 1, by part of the run."""
+Small: TypeAlias = tuple[float | None, ...]
+"""Heights of a small curve from 0 to 1, by part of the run; None where it has no value."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,15 @@ class Fleet:
         return sorted(self.rows, key=lambda row: (LEVELS.index(row.level), not row.active))
 
     @property
-    def headline(self) -> tuple[str, str]:
-        """How many runs to stop, and why, the usual reason first: "Stop 3 of 12 runs", "2 × NaN or infinity"."""
-        stops = [row for row in self.rows if row.decision.startswith("Stop")]
-        why = Counter(row.first_break.partition(": ")[2].removesuffix(", over") or row.first_break for row in stops)
-        head = f"Stop {len(stops)} of {len(self.rows)} runs" if stops else "No run is to be stopped"
-        return head, "; ".join(f"{number} × {title}" for title, number in why.most_common(3))
+    def headline(self) -> tuple[str, str, str]:
+        """How many runs to stop, why, the usual reason first, and the tone: "Stop 3 of 12 runs", "2 × NaN", "error"."""
+        for verb, tone in (("Stop", "error"), ("Watch", "warn")):
+            rows = [row for row in self.rows if row.decision.startswith(verb)]
+            why = Counter(row.first_break.partition(": ")[2].removesuffix(", over") or row.first_break for row in rows)
+            if rows:
+                reasons = "; ".join(f"{number} × {title}" for title, number in why.most_common(3) if title)
+                return f"{verb} {len(rows)} of {len(self.rows)} runs", reasons, tone
+        return "No run is to be stopped", "", "ok"
 
     @property
     def counts(self) -> str:
@@ -141,17 +144,16 @@ def curves_of(summary: Summary, series: Mapping[str, Mapping[int, float]]) -> tu
     """The small curves of a run's row: of its outcome, and of what broke first or the tail."""
     outcome = next((name for name in ("reward", "eval_score") if name in series), None)
     hero = next((panel for panel in panels(summary) if panel.role == "hero"), None)
-    tail = series.get(TAIL, {}) if hero is None else hero.lines.get("post_tool") or next(iter(hero.lines.values()))
-    log = True if hero is None else hero.log
-    return spark(series[outcome]) if outcome else (), spark(tail, log=log)
+    calm = series.get(TAIL, {}) if main_finding(summary) is None else {}
+    tail = calm if hero is None else hero.lines.get("post_tool") or next(iter(hero.lines.values()))
+    ends = (summary.first_step or 0, summary.last_step or 0)
+    return spark(series[outcome], ends) if outcome else (), spark(tail, ends, log=hero is None or hero.log)
 
 
-def spark(curve: Mapping[int, float], *, log: bool = False) -> Small:
-    """Heights of a curve from 0 to 1 in at most `SPARK` parts of the run."""
-    if not curve:
-        return ()
-    drawn = heights([curve.items()], min(curve), max(curve), SPARK, log=log)
-    return tuple(round(height, 2) for height in drawn[0].values()) if drawn else ()
+def spark(curve: Mapping[int, float], ends: tuple[int, int], *, log: bool = False) -> Small:
+    """Heights of a curve from 0 to 1 in `SPARK` parts of the run."""
+    drawn = heights([curve.items()], *ends, SPARK, log=log)
+    return tuple(round(drawn[0][at], 2) if at in drawn[0] else None for at in range(SPARK)) if drawn else ()
 
 
 class FleetTable:
@@ -231,7 +233,7 @@ def render_fleet(fleet: Fleet, every: float | None = None) -> str:
     return rendered("fleet.html.j2", {"path": _path, "notes": notes_of}, **given)
 
 
-def _path(curve: Sequence[float]) -> str:
+def _path(curve: Small) -> str:
     """The path of an SVG of 100 by 20."""
-    last = max(len(curve) - 1, 1)
-    return "M" + "L".join(f"{100 * at / last:.0f} {18.5 - 17 * height:.1f}" for at, height in enumerate(curve))
+    points = [(100 * at / (SPARK - 1), height) for at, height in enumerate(curve) if height is not None]
+    return "M" + "L".join(f"{x:.0f} {18.5 - 17 * height:.1f}" for x, height in points)

@@ -5,7 +5,7 @@ from typing import Any
 
 from tracker_diag.records import Table
 from tracker_diag.report.charts import Chart, axis_ticks, chart, drawn_marks
-from tracker_diag.report.curves import PLACES, Role, baselines, panels
+from tracker_diag.report.curves import PLACES, Role, main_finding, panels, rests_on
 from tracker_diag.report.decision import decide, marks_of, since, where
 from tracker_diag.report.distributions import rewards, steppers
 from tracker_diag.report.evidence import speaks_against, speaks_for
@@ -15,9 +15,6 @@ from tracker_diag.report.tables import brief, by_growth
 from tracker_diag.report.templates import rendered
 from tracker_diag.report.tokens import WORST, groups, visible
 from tracker_diag.rules.triage import Summary
-
-TONES = {"began": "error", "began about": "error", "damage": "error"}
-"""Of marks; the others have none."""
 
 
 def render_html(
@@ -41,7 +38,7 @@ def render_html(
         "speaks_against": speaks_against,
         "visible": visible,
     }
-    first = summary.first_break
+    first = main_finding(summary)
     return rendered(
         "report.html.j2",
         filters,
@@ -49,7 +46,7 @@ def render_html(
         first=first,
         decision=decide(summary, cost),
         charts=_charts(summary, ends),
-        marks=drawn_marks([(step, word, TONES.get(word, "")) for step, word in marks_of(summary)], ends),
+        marks=drawn_marks([(step, f"{word} {step:,}", tone) for step, word, tone in marks_of(summary)], ends),
         axis_ticks=axis_ticks(ends),
         ends=ends,
         at=ends[1] if first is None else first.fired,
@@ -67,13 +64,14 @@ def render_html(
 
 def _charts(summary: Summary, ends: tuple[float, float]) -> dict[Role, list[Chart]]:
     """What is drawn, by its part on the page."""
-    first, levels = summary.first_break, baselines(summary)
+    first = main_finding(summary)
+    main = first and rests_on(first, summary.curves)
     drawn: dict[Role, list[Chart]] = {"hero": [], "outcome": [], "evidence": [], "dashboard": []}
     for panel in panels(summary):
         lines = sorted(panel.lines.items(), key=lambda line: first is None or line[0] != first.slice)
         curves = [(PLACES.get(name, name), name, points) for name, points in lines]
-        usual = panel.role in ("hero", "evidence") and any(name in levels for name in panel.series)
-        before = first.onset if first is not None and usual else None
+        usual = panel.role == "hero" and main and main[1].at is None and main[1].baseline is not None
+        before = first.onset if first is not None and usual and not panel.metric.outcome else None
         made = chart(panel.title, panel.unit, curves, ends, log=panel.log, before=before)
         if made is not None:
             drawn[panel.role].append(made)

@@ -1,5 +1,6 @@
 """The verdict in Markdown, for the page of a run in a tracker."""
 
+from tracker_diag.report.curves import main_finding
 from tracker_diag.report.decision import decide
 from tracker_diag.report.evidence import speaks_for
 from tracker_diag.report.markdown import escaped
@@ -13,16 +14,15 @@ def note_on(summary: Summary, links: str, picture: str = "") -> str:
         links: to pages with more detail.
         picture: of the curves.
     """
-    decision, first = decide(summary), summary.first_break
+    decision, first = decide(summary), main_finding(summary)
     tiles = [f"**{tile.value}** {tile.what}" + (f" ({tile.note})" if tile.note else "") for tile in decision.tiles]
     head = f"**{escaped(str(decision))}.** {links}".strip()
     parts = [head, *(f"**The log**: {line}." for line in summary.log)]
     if first is None:
-        parts += ["\n".join(f"- {line}" for line in summary.short[1:])] if summary.short else []
         return "\n\n".join([*parts, *tiles, *(f"**But** {caveat}." for caveat in summary.caveats)])
     (incident,) = (incident for incident in summary.incidents if incident.cause is first)
     far, harm, resume, step = tiles
-    parts += [f"{resume}. {step}", f"{far}. {harm}.", picture]
+    parts += [f"{resume}. {step}", f"{far}. {harm}.", decision.remark and f"{decision.remark}.", picture]
     if incident.symptoms:
         parts.append("Symptoms:\n\n" + "\n".join(f"- {finding}" for finding in incident.symptoms))
     if evidence := speaks_for(first):

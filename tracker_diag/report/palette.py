@@ -12,14 +12,14 @@ Color: TypeAlias = tuple[str, str]
 SLICES: Mapping[str, Color] = {"text_only": ("#1f6fb2", "#7ab8ee"), "post_tool": ("#c2460f", "#f79463")}
 
 RUNS: tuple[Color, ...] = (
-    ("#1f6fb2", "#7ab8ee"),
-    ("#c2460f", "#f79463"),
+    ("#3c4654", "#c9d2dc"),
+    ("#a0307c", "#ee9bd0"),
     ("#007a5a", "#4fd0a8"),
-    ("#a03a78", "#e79cc8"),
-    ("#6b6300", "#d6cc4f"),
-    ("#4a4a9c", "#aeb0f5"),
+    ("#7a6200", "#d6cc4f"),
+    ("#4a4ab8", "#aeb0f5"),
+    ("#00758a", "#63cfe0"),
 )
-"""Of compared runs, the reference first; a seventh run has the colour of the first."""
+"""Of compared runs, the reference first, none of them that of a slice; a seventh run has the colour of the first."""
 
 TONES = {"info": "#4a5a8f", "warn": "#855600", "error": "#b3202a"}
 """Of a severity, in pictures."""

@@ -115,8 +115,7 @@ def _stops(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> str | None:
 def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tuple[int, str] | None) -> str:
     """What to watch, until when, and what to do if the outcome is harmed."""
     first = min(ongoing, key=lambda f: f.onset)
-    judged = {outcome.series for outcome in outcomes}
-    level = next((r for r in first.evidence if r.holds and r.baseline is not None and r.series not in judged), None)
+    level = watched_level(first, outcomes)
     until = f"until {level.series} is near {level.baseline:.3g} again" if level else "until it ends"
     parts = [f"Watch. {first.rule.title} since step {first.onset}, {until}"]
     if sinks := next((outcome for outcome in outcomes if outcome.onset is not None), None):
@@ -129,6 +128,16 @@ def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tupl
     if good:
         parts.append(f"if worse, resume from step {good[0]}")
     return "; ".join(parts)
+
+
+def watched_level(finding: Finding, outcomes: Sequence[Reading]) -> Reading | None:
+    """The series of `finding` to watch, with its usual level as baseline; None where it rests on outcomes alone.
+
+    A series of its own comes before a ratio of two, which no page draws.
+    """
+    judged = {outcome.series for outcome in outcomes}
+    held = (r for r in finding.evidence if r.holds and r.baseline is not None and r.series not in judged)
+    return min(held, key=lambda reading: len(reading.keys), default=None)
 
 
 def _last_checkpoint(good: tuple[int, str], checkpoints: Collection[int]) -> tuple[int, str] | None:

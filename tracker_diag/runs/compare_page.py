@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from tracker_diag.metrics.statistics import declared
-from tracker_diag.report.charts import Chart, Mark, axis_ticks, chart, place
+from tracker_diag.report.charts import Chart, axis_ticks, chart, drawn_marks
 from tracker_diag.report.curves import DASHBOARD
-from tracker_diag.report.decision import name_of
 from tracker_diag.report.palette import RUNS
 from tracker_diag.report.templates import rendered
+from tracker_diag.report.tiles import name_of
 from tracker_diag.runs import compared as words
 from tracker_diag.runs.compare import Against, Comparison, Parted
 
@@ -52,16 +52,12 @@ def _curves(comparison: Comparison, unit: str) -> dict[str, object]:
     for name in [series.series for series in words.by_effect(largest)][:MOST_CURVES]:
         if drawn := _chart(comparison, others, name, ends):
             apart = of_name[name]
-            parted.append((drawn, [_mark(*it, ends) for it in apart], [_says(it, series) for _, it, series in apart]))
+            marks = [(series.onset, words.mark(it, series), _color(index)) for index, it, series in apart]
+            parted.append((drawn, drawn_marks(marks, ends), [_says(it, series) for _, it, series in apart]))
     calm = [name for name in comparison.reference.runs[0].series if declared(name).outcome or name in DASHBOARD]
     alike = [_chart(comparison, others, name, ends) for name in calm if name not in of_name]
     ticks = axis_ticks(ends) if unit != "share of the run" else [(0.0, "0 %"), (50.0, "50 %"), (100.0, "100 %")]
     return {"unit": unit, "ends": ends, "ticks": ticks, "parted": parted, "alike": [drawn for drawn in alike if drawn]}
-
-
-def _mark(index: int, against: Against, series: Parted, ends: tuple[float, float]) -> Mark:
-    label = f"{against.arm.label} {words.since(against.axis, series)}"
-    return Mark(place(series.onset, ends), label, _color(index), index - 1)
 
 
 def _chart(
@@ -80,8 +76,7 @@ def _chart(
 
 
 def _says(against: Against, series: Parted) -> str:
-    parts = (words.since(against.axis, series), words.by(series), words.against_seeds(series))
-    return f"{against.arm.label} parts {', '.join(filter(None, parts))}"
+    return f"{against.arm.label} {', '.join(filter(None, (words.by(series), words.against_seeds(series))))}"
 
 
 def _section(comparison: Comparison, against: Against) -> dict[str, object]:

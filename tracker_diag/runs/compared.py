@@ -11,7 +11,7 @@ from rich.text import Text
 from tracker_diag.metrics.statistics import declared
 from tracker_diag.report.blocks import CELLS, bars, heights
 from tracker_diag.report.console import add_rows, cut, labelled, near, one_line
-from tracker_diag.report.decision import name_of, times
+from tracker_diag.report.tiles import name_of, times
 from tracker_diag.report.timeline import STYLE
 from tracker_diag.runs.align import Axis
 from tracker_diag.runs.arms import Setting
@@ -57,8 +57,8 @@ def consequence(against: Against) -> str:
         "no outcome parted"
     ]
     if first not in by_effect(outcomes)[:1]:
-        parts.append(f"{name_of(first.series)} parted first, {since(against.axis, first)}")
-    return f"{name}: {', '.join(parts)}"
+        parts.append(f"first to part was {name_of(first.series)}, {since(against.axis, first).replace('since', 'at')}")
+    return f"{name}: {'; '.join(parts)}"
 
 
 def preferred(comparison: Comparison) -> str:
@@ -249,6 +249,12 @@ def since(axis: Axis, series: Parted) -> str:
     if axis.unit == "step":
         return f"since about step {round(series.onset):,}"
     return f"since about {100 * series.onset:.0f} % of the run"
+
+
+def mark(against: Against, series: Parted) -> str:
+    """The same in short, on a curve: "B from 99"."""
+    at = f"{round(series.onset):,}" if against.axis.unit == "step" else f"{100 * series.onset:.0f} %"
+    return f"{against.arm.label} from {at}"
 
 
 def judged(against: Against) -> int:

@@ -11,6 +11,7 @@ from hashlib import sha256
 
 from pydantic import BaseModel, ConfigDict
 
+from tracker_diag.report.curves import main_finding
 from tracker_diag.report.fleet import LEVELS, FleetRow, curves_of, in_short
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.logged import LiveFinding, is_ours
@@ -157,10 +158,11 @@ def has_ended(run: FinishedRun) -> bool:
 
 
 def _row(name: str, diagnosis: Diagnosis, live: Sequence[LiveFinding], note: str) -> FleetRow:
-    summary, first = diagnosis.summary, diagnosis.summary.first_break
+    summary, first = diagnosis.summary, main_finding(diagnosis.summary)
     firing = [_level(incident.severity) for incident in summary.incidents if incident.state == "firing"]
     firing += [_level(finding.severity) for finding in live if finding.resolved is None]
-    level = min(firing, key=LEVELS.index, default="ok")
+    calm = "unknown" if not summary.judged else "info" if summary.recommendation.action == "watch" else "ok"
+    level = min([*firing, calm], key=LEVELS.index)
     active = not has_ended(diagnosis.run)
     note = "; ".join(filter(None, (note, *summary.log[:1], *(line.partition(";")[0] for line in summary.short[:1]))))
     outcome, tail = curves_of(summary, diagnosis.series)
@@ -194,4 +196,4 @@ def _reward(diagnosis: Diagnosis) -> str:
     size = max(abs(outcome.baseline), abs(outcome.value))
     places = 2 - math.floor(math.log10(size)) if size else 0
     best, last = (f"{round(value, places) + 0.0:.3g}" for value in (outcome.baseline, outcome.value))  # no -0
-    return f"{best}→{last}" if outcome.series == "reward" else f"{outcome.series} {best}→{last}"
+    return f"{best} → {last}" if outcome.series == "reward" else f"{outcome.series} {best} → {last}"

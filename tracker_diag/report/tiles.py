@@ -1,0 +1,242 @@
+"""The tiles below a decision, each with one answer: how far it is off, at what cost, where to resume, what to do."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from tracker_diag.metrics.series import StatKey
+from tracker_diag.metrics.statistics import declared
+from tracker_diag.report.console import digits
+from tracker_diag.report.curves import PLACES, QUANTILES, baselines, main_finding, rests_on
+from tracker_diag.report.evidence import damage, spent
+from tracker_diag.report.first_look import remedies, sighted
+from tracker_diag.rules.few_rows import waiting
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.recommendation import watched_level
+from tracker_diag.rules.triage import Summary
+
+SMALL = 0.05
+"""Part of the best level below which a fall that no test has found is not mentioned."""
+
+Tone: TypeAlias = Literal["error", "warn", "info", "ok", "unknown", ""]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One answer: a large value, what it is, and a remark."""
+
+    value: str
+    what: str
+    note: str = ""
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Now:
+    """Where a series is that the cause rests on."""
+
+    series: str
+    value: float
+    step: int
+    usual: float | None
+
+    @property
+    def factor(self) -> str:
+        """The value over the usual one, where the scale is one of factors: "46×"; empty where it is as usual."""
+        if declared(self.series).scale != "log" or not self.usual or self.value / self.usual <= 0:
+            return ""
+        factor = times(self.value / self.usual)
+        return "" if factor == times(1.0) else factor
+
+
+def times(ratio: float) -> str:
+    """A factor with two digits: "3.9×", "46×", "0.20×"."""
+    return f"{digits(ratio) if ratio >= 99.5 else f'{ratio:.0f}' if ratio >= 9.95 else f'{ratio:.2g}'}×"
+
+
+def where_it_is(summary: Summary, first: Finding) -> Now | None:
+    """The series that the cause rests on at its last step; at detection where what broke is over."""
+    main = rests_on(first, summary.curves)
+    return main and _now(summary, first, *main)
+
+
+def _now(summary: Summary, first: Finding, name: str, reading: Reading) -> Now | None:
+    until = math.inf if first.resolved is None else first.fired or first.onset
+    points = {step: value for step, value in summary.curves[name].items() if step <= until and math.isfinite(value)}
+    if not points:
+        return None
+    step = max(points)
+    own = reading.baseline if len(reading.keys) == 1 else None
+    return Now(name, points[step], step, baselines(summary).get(name) if own is None else own)
+
+
+def tiles_of(summary: Summary, first: Finding, now: Now | None, cost: str, tone: Tone) -> tuple[Tile, ...]:
+    """How far what broke first is off, what it cost, where to resume or what to watch, and what to do first."""
+    spending, outcome = cost or spent(summary), _outcome(summary)
+    lasted = f"it began {spending} ago" if first.resolved is None else f"it lasted {spending}"
+    ago = lasted if spending else ""
+    if now is not None and outcome is not None and now.series == outcome.series:  # it has a tile of its own
+        other = next(_others(summary, first, now), None)
+        far = _spent(first, spending) if other is None else _how_far(summary, first, other, ago, tone)
+    else:
+        far = _how_far(summary, first, now, ago, tone)
+    tiles = (far, _harm(summary), _resume(summary, first, now), _first(first))
+    return tuple(replace(tile, tone=tile.tone and tone) for tile in tiles) if tone == "info" else tiles
+
+
+def _spent(first: Finding, spending: str) -> Tile:
+    """The time since it began, where no other series shows how far it is off."""
+    steps, _, time = spending.partition(", ")
+    return Tile(steps or "just now", ", ".join(filter(None, ["since it began", time])), f"seen at step {first.fired}")
+
+
+def _others(summary: Summary, first: Finding, now: Now) -> Iterator[Now]:
+    """Other series that the finding rests on, where they are."""
+    held = [it for it in first.evidence if it.holds and it.baseline is not None and len(it.keys) == 1]
+    drawn = [(str(it.keys[0]), it) for it in held if str(it.keys[0]) in summary.curves]
+    there = [_now(summary, first, name, reading) for name, reading in drawn if name != now.series]
+    yield from filter(None, there)
+
+
+def _how_far(summary: Summary, first: Finding, now: Now | None, ago: str, tone: Tone) -> Tile:
+    if now is None:
+        return Tile("off", first.summary, "; ".join(filter(None, [f"at step {first.fired}", ago])), tone)
+    metric = declared(now.series)
+    unit = f" {metric.unit}" if metric.unit not in ("", *now.series.split("_")) else ""
+    level = digits(now.value) if now.usual is None else f"{digits(now.usual)} → {digits(now.value)}"
+    what = name_of(now.series)
+    note = "; ".join(filter(None, [_other_slice(summary, now, first), ago]))
+    if now.factor:
+        return Tile(now.factor, f"{what}, {level}{unit} at step {now.step:,}", note, tone)
+    return Tile(level, f"{what}{unit and ','}{unit}, at step {now.step:,}", note, tone)
+
+
+def _other_slice(summary: Summary, now: Now, first: Finding) -> str:
+    """How the other slice of `context` has moved meanwhile, against its mean before the onset."""
+    key = StatKey.parse(now.series)
+    if key is None or key.slice not in PLACES or key.slice == "all":
+        return ""
+    other = "text_only" if key.slice == "post_tool" else "post_tool"
+    points = summary.curves.get(StatKey(key.pair, other, key.stat), {})
+    before = [value for step, value in points.items() if step < first.onset and value > 0]
+    if not before or now.step not in points or points[now.step] <= 0:
+        return ""
+    return f"{PLACES[other]} {times(points[now.step] * len(before) / sum(before))}"
+
+
+def name_of(series: str) -> str:
+    """A series in words: "p95 |log-ratio| after tool calls", "reward"."""
+    key = StatKey.parse(series)
+    if key is None:
+        return series.removeprefix("diag/")
+    stat = key.stat.removesuffix("_step")
+    size = " |log-ratio|" if stat in QUANTILES else ""
+    return f"{stat}{size} {PLACES.get(key.slice, key.slice)}".rstrip()
+
+
+def _outcome(summary: Summary) -> Reading | None:
+    """The outcome that lost most of its best level: an evaluation before the reward, what fell before what did not."""
+    targets = [it for it in summary.best if it.series != "loss" and it.value is not None and it.baseline is not None]
+    return min(
+        targets,
+        key=lambda reading: (not reading.holds, reading.onset is None, reading.series == "reward"),
+        default=None,
+    )
+
+
+def harm_began(summary: Summary) -> int | None:
+    """Since when the first break's damage is seen: by its findings, or by an outcome that is lost."""
+    first = main_finding(summary)
+    findings = [f.onset for incident in summary.incidents if incident.cause is first for f in incident.damage]
+    return min([*findings, *(r.onset for r in summary.best if r.holds and r.onset is not None)], default=None)
+
+
+def _harm(summary: Summary) -> Tile:
+    """What it did to the outcome, and since when."""
+    outcome, harm = _outcome(summary), damage(summary)
+    if outcome is None or outcome.value is None or outcome.baseline is None:
+        what = harm[0] if harm else "no reward and no evaluation could be judged"
+        return Tile("harmed" if harm else "not known", what, "", "error" if harm else "unknown")
+    began, sinks = harm_began(summary), outcome.onset
+    proven = began is not None or outcome.holds is True
+    lost = (outcome.value - outcome.baseline) / abs(outcome.baseline) if outcome.baseline else math.nan
+    if not proven and sinks is None and not lost < -SMALL:
+        return Tile("no harm yet", _levels(summary, outcome))
+    onset = sinks if began is None else began
+    when = f"worse since step {onset:,}" if onset is not None else "" if proven else "may be noise so far"
+    value = f"{100 * lost:+.0f} %".replace("-", "\N{MINUS SIGN}") if abs(lost) < 10 else "lost"
+    return Tile(value, _levels(summary, outcome), when, "error" if proven or sinks is not None else "warn")
+
+
+def _levels(summary: Summary, outcome: Reading) -> str:
+    """Best and last level of an outcome, each a mean of some rows that end at the step that is named."""
+    best, last = (digits(level or 0.0) for level in (outcome.baseline, outcome.value))
+    end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
+    return f"{outcome.series}, mean {best} at step {outcome.at or 0:,} → {last} at step {end:,}"
+
+
+def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
+    """The last step before it began, and why not the best one; what to watch where the run may continue so far."""
+    advice = summary.recommendation
+    if advice.action == "watch":
+        return _watch(summary, first)
+    if advice.go_on:
+        return Tile("no need", "to go back: nothing is off any more")
+    good = advice.last_good_step
+    if good is None:
+        return Tile("none known", "no step before it is known to be good")
+    best = max((r for r in summary.best if r.at is not None and r.series != "loss"), key=_at, default=None)
+    note = ""
+    if best is not None and _at(best) > good and now and now.usual and now.factor:
+        points = summary.curves[now.series]
+        step = max((step for step in points if step <= _at(best)), default=None)
+        ratio = 0.0 if step is None else points[step] / now.usual
+        note = f"step {_at(best):,} has the best {best.series}, but is {times(ratio)} off already" * (ratio > 1.2)
+    what = "checkpoint" if good in summary.checkpoints else "step"
+    return Tile(f"Step {good:,}", f"last safe {what}: resume there or earlier", note)
+
+
+def _at(outcome: Reading) -> int:
+    return outcome.at or 0
+
+
+def _watch(summary: Summary, first: Finding) -> Tile:
+    """What to look at, and until when."""
+    level, outcome = watched_level(first, summary.best), _outcome(summary)
+    what = f"{name_of(level.series)} is near {digits(level.baseline or 0.0)} again" if level else "this finding is over"
+    good = summary.recommendation.last_good_step
+    worse = f"if {outcome.series if outcome else 'it'} gets worse, "
+    return Tile("Watch until", what, worse + ("stop" if good is None else f"resume from step {good:,}"))
+
+
+def _first(first: Finding) -> Tile:
+    text = first.rule.remedy[0] if first.rule.remedy else "See the evidence below."
+    return Tile("Do first", text)
+
+
+def calm_tiles(summary: Summary) -> tuple[Tile, ...]:
+    """Of a run in which nothing was found: its outcomes, what could see, and what would show more."""
+    levels = [
+        Tile(digits(r.value), f"{r.series}, mean of the last rows", f"its best: {digits(r.baseline)}, at step {r.at:,}")
+        for r in summary.best
+        if r.value is not None and r.baseline is not None and r.at is not None
+    ]
+    seeing, _, lacking = sighted(summary).partition(" active, ")
+    return (*levels[:2], Tile(f"{seeing} rules", "could see, and found nothing", lacking), *_to_see_more(summary))
+
+
+def short_tiles(summary: Summary) -> tuple[Tile, ...]:
+    """Of a run that is too short: how many rows it takes, and what would show more."""
+    groups = waiting(summary.blind)
+    waits: dict[int, Tile] = {}
+    for more in [groups[0].more, groups[-1].more] if groups else []:
+        many = sum(len(group.rules) for group in groups if group.more <= more)
+        waits[more] = Tile(f"After {summary.steps + more:,} rows", f"{many} rule{'s' * (many != 1)} can judge")
+    return (*waits.values(), *_to_see_more(summary))
+
+
+def _to_see_more(summary: Summary) -> list[Tile]:
+    opens = remedies(summary.blind)[:1]
+    return [Tile("To see more", f"add {what}", f"{len(rules)} more rules can judge then") for what, rules in opens]
