@@ -238,7 +238,7 @@ def integrations_page() -> str:
         "trackers in which a test has found the alert.",
         "",
         "Every private function that is looked at is checked when you attach; if it has changed, you are told once,",
-        "that part is off, and training goes on.",
+        "that part is off, and training continues.",
         "",
         "Where the text says nothing else, diagnostics go to every run of W&B, MLflow and Trackio that is underway,",
         "and alerts to the log and to each address that `TRACKER_DIAG_NOTIFY` names as well. Where there is none, they",

@@ -166,7 +166,7 @@ def resume(monitor: Monitor, saved: Any, missing: str, framework: str = "") -> b
         then, now = str(saved.get(RELEASE, "")), release_of(framework)
         if framework and then and then != now:
             _log.warning(
-                "the state of the diagnostics is of %s %s, and this is %s: they go on with its baselines; what is "
+                "the state of the diagnostics is of %s %s, and this is %s: they keep its baselines; what is "
                 "measured otherwise since then may be taken for a change of the run", framework, then, now,
             )  # fmt: skip
         return True

@@ -221,7 +221,7 @@ def _harm(summary: Summary, cost: str) -> Tile:
 
 
 def _levels(summary: Summary, outcome: Reading) -> str:
-    """Best and last level of an outcome, each a mean of some rows that end at the step that is named."""
+    """Best and last level of an outcome, each a mean of some rows that end at the named step."""
     best, last = (digits(level or 0.0) for level in (outcome.baseline, outcome.value))
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
     return f"{outcome.series}, mean {best} at step {outcome.at or 0:,} → {last} at {end:,}"
