@@ -65,7 +65,7 @@ def test_what_a_new_rule_is_made_of_is_told(tmp_path):
     )
     again = run("new", "ACM001", folder)
     assert again.exit_code == 2
-    assert again.stderr == f"tracker-diag: id: ACM001 stands in {folder}/ACM001.yaml:2; take another one\n"
+    assert again.stderr == f"tracker-diag: id: ACM001 is already in {folder}/ACM001.yaml:2; take another one\n"
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def write_new(rule_id: str, folder: Path) -> list[Path]:
     beside = load_rules(folder) if any(folder.glob("*.y*ml")) else ()
     for rule in in_force(beside):
         if rule.id == rule_id:
-            raise RuleError(f"id: {rule_id} stands in {rule.where}; take another one")
+            raise RuleError(f"id: {rule_id} is already in {rule.where}; take another one")
     new = {folder / f"{rule_id}.yaml": RULE, folder / "tests" / f"{rule_id}.yaml": CASES}
     for file in new:
         if file.exists():

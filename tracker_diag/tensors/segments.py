@@ -100,7 +100,7 @@ def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array]]:
     tool = batch.response_mask & ~model
     answers = np.flatnonzero(tool[1:] & ~tool[:-1]) + 1
     turns = answers.searchsorted(begin)
-    turns -= turns[sequence.searchsorted(sequence)]  # what stands before a sequence's first model token is its prompt
+    turns -= turns[sequence.searchsorted(sequence)]  # all before a sequence's first model token is its prompt
     late: IntArray | BoolArray = np.zeros(0, np.bool_)
     if batch.after_tool is None:
         begin, end, sequence, turns, late = _cut_late(begin, end, sequence, turns)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 REWOUND = 0.1
-"""Share of a phase's rows up to which a fall of the counter is a resumed run, and not a new phase."""
+"""Up to this share of a phase's rows, a fall of the counter is a resumed run, and not a new phase."""
 WAITING = 100
 """Rows that wait at most until it is known whether a new phase begins with them."""
 LISTED = 5
