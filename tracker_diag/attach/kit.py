@@ -78,13 +78,12 @@ def add_active(
     counted, as with all that is done while a framework trains.
 
     Args:
-        writers: what the framework itself logs through, for runs that cannot be found in a process. It is a
-            `SummaryWriter`, an object with one as its `writer`, a logger of Lightning or a tracker of accelerate.
-            Others are left out.
+        writers: what the framework itself logs through, for runs that cannot be found in a process. A `SummaryWriter`,
+            an object with one as `writer`, a logger of Lightning or a tracker of accelerate. Others are left out.
         sees: what the integration sees, by name, as its `SEES`.
-        blind: the pairs that have no signal with the run's settings, each with what would change it, or None if nothing
-            would. All others in `sees` are then promised. If one is missing after five steps, a warning says so once.
-            None if the settings are not known.
+        blind: the pairs without a signal in the run's settings, each with what would change that, or None. All others
+            in `sees` are promised. If one is missing after five steps, a warning says so once. None if the settings are
+            not known.
         tools: whether what is trained can call any.
         wait: a run may still begin, and this be called again: no folder is made yet.
 
@@ -275,8 +274,8 @@ def unless_changed(name: str, tested: str, lost: str = NOTHING) -> Generator[Exi
             hooks.callback(after(...))
             hooks.callback(before(...))
 
-    If a module, a function or an attribute has changed, the hooks that are on are taken off, and the rest of the block
-    is left out. The log says so, and nothing is raised. `hooks.close()` takes them off at the end.
+    If a module, a function or an attribute has changed, the block's hooks are taken off, and its rest is left out. The
+    log says so, and nothing is raised. `hooks.close()` takes them off at the end.
 
     Args:
         name, tested, lost: see `tell_changed`.

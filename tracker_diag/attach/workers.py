@@ -1,13 +1,13 @@
 """The policy pair from workers: sketched in the processes that make the loss, and taken in where the trainer logs.
 
 Many trainers make their loss in other processes than the one that logs. A `Recorder` in each of those reduces the
-tensors of a loss to counts and sums where they are. It sends a few kB once an update. `Workers`, next to the `Monitor`,
-adds up what has come of all ranks. Between them is a mailbox, a small actor of Ray on the node of the monitor, so
-neither waits for the other. What comes late belongs to the next step. What never comes is reported as a missing rank.
+tensors of a loss to counts and sums. It sends a few kB once an update. `Workers`, next to the `Monitor`, adds up what
+has come of all ranks. A mailbox connects them, a small actor of Ray on the node of the monitor. So neither waits for
+the other. What comes late belongs to the next step. What never comes is reported as a missing rank.
 
-A step's first update has ratios of 1 by construction if its old log-probabilities are those of the policy that is
-updated. It is sent separately from later updates, and left out if there are any. With old log-probabilities of another
-policy, such as the sampler's, all updates count.
+A step's first update has ratios of 1 by construction if its old log-probabilities are the updated policy's own. It is
+sent separately from later updates, and left out if there are any. With old log-probabilities of another policy, such as
+the sampler's, all updates count.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Makes `warm_start.safetensors`: `python -m tracker_diag.demo.warm_start`, about a minute on one core.
 
 Label smoothing is needed. Without it the policy is too certain after warm-up. Its effective sample size is then near
-zero from the first steps on, and no weight statistic can be read on such a run.
+zero from the first steps on. No weight statistic can be read on such a run.
 """
 
 import random

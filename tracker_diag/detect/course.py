@@ -41,7 +41,7 @@ SURE = 5.0
 AGAIN = 1.2
 """Times as sure in the wider levels: a second look is a second chance to be wrong."""
 FAR = 6.0
-"""How many times as far a fall must go as any move the other way, to be no chance however the rows depend."""
+"""How many times as far a fall must go as any rise, to be no chance."""
 LEARNT = 0.25
 """Part of such a fall that had been gained before, at least: a run's first rows say little of how it wanders."""
 STAYS = 15
@@ -78,8 +78,8 @@ class Fall:
     now: float
     """The last level."""
     onset: int
-    """The step from which on the level is more than a quarter of the way down from the best, and so is each of its
-    rows. The last step, if there is none."""
+    """From this step on, the level and each of its rows are more than a quarter of the way down from the best. The last
+    step, if there is none."""
     lost: bool
     """Whether this part of the gain is gone, for the length of a level, and more than by chance."""
 
@@ -93,8 +93,8 @@ class Gain:
     now: float
     """The last level."""
     rose: bool
-    """Whether it rose from the first to its best level by more than chance and its own ups and downs explain. Or later
-    rows are higher than earlier ones, which rows that depend may seem to be by chance."""
+    """Whether it rose from the first to its best level by more than chance and its own swings. Or later rows are higher
+    than earlier ones; rows that depend may seem so by chance."""
     keeps: bool
     """Whether the last level has at least `KEPT` of the gain from first to best, but for its noise."""
     surely: bool
@@ -216,10 +216,10 @@ class Course:
     def ends_as_it_began(self) -> bool:
         """Whether the last fifth of the run is above the first level by less than `REGAINED` of its largest fall.
 
-        And whether the mean after the first quarter is above that level by less than `STEP` of the standard deviation.
-        This is not so for a series that has just fallen below its first level, or that rises little but steadily. Nor
-        for one whose first `SHORTEST` rows are below nearly all others: a tenth of a long run may come after all
-        learning. Needs `FEWEST` rows.
+        And whether the mean after the first quarter is above it by less than `STEP` standard deviations. It is not so
+        for a series that has just fallen below its first level, or rises little but steadily. Nor for one whose first
+        `SHORTEST` rows are below nearly all others. A tenth of a long run may come after all learning. Needs `FEWEST`
+        rows.
         """
         at = self._stands()
         if at.now < at.first - EFFECT * at.rows.noise:

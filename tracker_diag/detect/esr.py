@@ -1,8 +1,8 @@
 """Shiryaev–Roberts e-detector on block means: growth in long runs, with hardly ever a false alarm.
 
-An e-detector with alarm level c waits c blocks on average for a false alarm, without any assumption of independence
-(Shin, Ramdas, Rinaldo, arXiv 2203.03532). One condition: a block exceeds the largest block of the baseline no more
-often than is assumed. That share includes the error of a baseline of few blocks.
+An e-detector with alarm level c waits c blocks on average for a false alarm. This assumes no independence (Shin,
+Ramdas, Rinaldo, arXiv 2203.03532). One condition: a block exceeds the largest block of the baseline no more often than
+assumed. That share includes the error of a baseline of few blocks.
 
 In simulation (noise of log p95 0.10, AR(.9)) an own-and-relative pair never alarmed falsely. That was in 1M steps each
 of normal noise, heavy tails, a common random walk and a common step. Median delays: ×2 over 500 steps 310, ×2 over

@@ -26,7 +26,7 @@ PAID = 0.15
 FOLLOWED = 0.25
 """Part of what the follower would have gained at its earlier pace, up to which it has not followed."""
 FLAT = 0.05
-"""A follower in another unit that never had a pace has not moved below this part of the leader's relative gain."""
+"""If its gain is below this part of the leader's, a follower in another unit without a pace has not moved."""
 MOSTLY = 0.5
 """Part of its range by which the leader has gained, at least, where the follower never had a pace."""
 NEARLY = 0.95
@@ -67,10 +67,10 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     Levels of `follower` are means of an eighth of its values, three at least; those of `leader` are means over the same
     steps. They have parted if since some earlier level
 
-    - `leader` has gained a quarter of its range beyond its best until then, and more than its noise explains;
+    - `leader` has gained a quarter of its range beyond its best until then, and more than its noise;
     - `follower` has surely gained less than a quarter of what it would have at its pace until then; or it never had a
-      pace, `leader` has gained half of its range, and `follower` surely less than a twentieth of the relative gain; in
-      one unit, if it has never risen at all, less than a quarter of the gain.
+      pace, and `leader` has gained half of its range. `follower` has then surely gained less than a twentieth of the
+      relative gain; in one unit, if it never rose, less than a quarter of the gain.
 
     A follower that is no lower than its leader, in what may be one unit, is ahead of it: an evaluation without
     exploration is at its ceiling long before the training reward. Falls are a matter of detect/course.py.

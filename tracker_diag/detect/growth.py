@@ -48,8 +48,8 @@ class GrowthSettings:
         """These settings with one false alarm in about so many healthy runs, where they have been for `USUAL`.
 
         A CUSUM with slack k waits exp(2kh) for a false alarm, up to a factor (Siegmund 1985, ch. 2). An e-detector of
-        level c waits c blocks. So h moves by ln(ratio) / 2k, and c by the ratio. If noise has heavy tails and depends
-        on itself, single series alarm half as often, and not by the ratio (tests/detect).
+        level c waits c blocks. So h moves by ln(ratio) / 2k, and c by the ratio. If noise has heavy tails and is
+        autocorrelated, single series alarm half as often, and not by the ratio (tests/detect).
         """
         if runs == USUAL:
             return self
@@ -79,7 +79,7 @@ class GrowthSettings:
         """Settings for a run of so many rows.
 
         If the usual baseline would take two thirds of the run, it is a fifth of it, and needs more growth. Few blocks
-        give a less certain noise, so the threshold is higher by 12 parts in the baseline's length. With 12 rows it is 9
+        give a less certain noise. So the threshold is higher by 12 parts in the baseline's length. With 12 rows it is 9
         standard deviations and not 4.5. With 200 rows and more all is as usual.
         """
         usual = CusumSettings()
@@ -104,8 +104,8 @@ class GrowthSettings:
 class GrowthDetector:
     """Growth of one series; what is read is that of the detector that decides.
 
-    That is the short one until the run is long, by its expected or actual steps, and the long one has a baseline that
-    can show growth. Growth that holds is never handed over: it ends first.
+    That is the short one until the run is long, by its expected or actual steps. The long one must also have a baseline
+    that can show growth. Growth that holds is never handed over: it ends first.
 
     With the values of `earlier` runs, one sequence a run, growth beyond theirs also counts, from the first step on.
     """

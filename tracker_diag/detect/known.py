@@ -23,11 +23,10 @@ SURE = 2.33
 class KnownCusum(BlockCusum):
     """The CUSUM of `BlockCusum` against the level of earlier runs, on the log scale.
 
-    The level of a run is the highest that it kept to for as long as a baseline takes. What a good run had is normal, so
+    The level of a run is the highest that it kept to for as long as a baseline takes. What a good run had is normal. So
     a run that starts high and learns, as they did, does not alarm at its start. A further run is expected within `SURE`
-    standard deviations of the mean of their levels. These include the spread between runs, as wide as `SEEDS` or as the
-    runs show, and the error of the mean. With one run that is ×1.64, with many alike ×1.22. Growth counts only beyond
-    it.
+    standard deviations of the mean of their levels. They include the spread between runs, at least `SEEDS`, and the
+    error of the mean. With one run that is ×1.64, with many alike ×1.22. Growth counts only beyond it.
 
     This baseline is not learnt from the run itself: it follows nothing, and a new one is for `BlockCusum`.
     """

@@ -135,7 +135,7 @@ def levels_of(rows: Rows, part: int) -> Levels:
 def may_gain_at(ranks: Float64Array, at: int) -> bool:
     """Whether what comes from row `at` on may lie higher than what came before.
 
-    By their means, or if nine in ten pairs of an earlier and a later row agree, however the rows depend.
+    By their means, or if nine in ten pairs of an earlier and a later row agree.
     """
     if at < SHORTEST or len(ranks) - at < SHORTEST:
         return False

@@ -1,9 +1,9 @@
 """Parting: whether the levels of one series part between two groups of runs, from where on, and by how much.
 
 The axis is cut into parts, and the level of a run in a part is the mean of its values there. Two runs of one setting
-differ by more than the noise of either, as one learns sooner than the other. So they have parted only if, over three
-parts in a row, no level of the one reaches any of the other. The margin between them covers the noise. While few runs
-show the spread of seeds, it also covers the range of the whole series.
+differ by more than the noise of either, as one learns sooner than the other. So they have parted only if, in three
+parts in a row, no level of the one reaches any of the other. The margin between them covers the noise. With few runs to
+show the spread of seeds, it also covers the range of the series.
 """
 
 import math
@@ -29,7 +29,7 @@ Measured on the tuned half of tests/faults. In at most 5 % of the comparisons of
 45 series parts; docs/faults.md.
 """
 OUTER = 4
-"""In a group of so many runs, one is left out at either end, as one of many seeds may be odd."""
+"""In a group of so many runs, one is left out at either end, as a seed may be odd."""
 LEAST = 0.01
 """Noise of a logarithm, at least: what differs by less than a few per cent is alike."""
 LEAST_SHARE = 1e-3
@@ -43,8 +43,7 @@ class Parting:
     """Where two groups part, and by how much; on the scale of the levels."""
 
     onset: int
-    """The first part from which on they differ by at least half the margin, in a row up to the part where they have
-    parted."""
+    """The first part from which on they differ by at least half the margin, in a row until they have parted."""
     parted: int
     """The first of the parts by which they have."""
     end: int

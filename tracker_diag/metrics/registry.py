@@ -29,7 +29,7 @@ class Metric:
     per: str = ""
     """What it may also be logged for one at a time: with `tool`, the tool search has `<name>:search`."""
     outcome: bool = False
-    """Whether it says how good the run is as a whole, so that one may go back to its best step."""
+    """Whether it says how good the run is as a whole: one may go back to its best step."""
 
 
 TRAINING = (

@@ -1,9 +1,9 @@
 """Memory of a training step on one device: models, gradients, optimiser, activations; and what to do if it is short.
 
-States follow ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054): with Ψ parameters and Adam in mixed precision there are
-2Ψ bytes of weights, 2Ψ of gradients and 12Ψ of optimiser states. Each is divided by the devices it is sharded over.
-Activations are counted as by Korthikanti et al. 2022, arXiv 2205.05198, for gated feed-forward parts. Attention is not
-kept (FlashAttention). LoRA: Hu et al. 2021, arXiv 2106.09685.
+States follow ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054): Ψ parameters and Adam in mixed precision take 2Ψ bytes
+of weights, 2Ψ of gradients, 12Ψ of optimiser states. Each is divided by the devices it is sharded over. Activations are
+counted as by Korthikanti et al. 2022, arXiv 2205.05198, for gated feed-forward parts. Attention is not kept
+(FlashAttention). LoRA: Hu et al. 2021, arXiv 2106.09685.
 """
 
 from collections.abc import Iterator, Mapping
@@ -117,12 +117,12 @@ class Model(BaseModel):
         return sum(map(self._is_sparse, range(self.shape[1]))) if self.experts else 0
 
     def kept(self, plan: "Plan") -> tuple[float, float]:
-        """Values of a token kept for the backward pass, in a dense and in a sparse layer, as wide as the weights.
+        """Values that a token keeps for the backward pass in a dense and a sparse layer, as wide as the weights.
 
-        8.3 · hidden for norms, attention and residuals, 3 less where weights are frozen, and 2.2 more in 16 bits, in
-        which norms keep float32. Keys and values; 4 for each unit of inner width (gate, up, activation, product). 2 ·
-        hidden for each expert (input and output), and the 7 outputs of LoRA. In float32, PyTorch keeps the weights of
-        attention if several queries share a key. Measured on a GPU: docs/performance.md.
+        8.3 · hidden for norms, attention and residuals. 3 less if weights are frozen, and 2.2 more in 16 bits, as norms
+        keep float32. Keys and values; 4 for each unit of inner width (gate, up, activation, product). 2 · hidden for
+        each expert (input and output), and the 7 outputs of LoRA. In float32, PyTorch keeps the weights of attention if
+        several queries share a key. Measured on a GPU: docs/performance.md.
         """
         hidden, (inner, expert, shared) = self.shape[0], self._widths
         heads = self.num_attention_heads or 1

@@ -32,7 +32,7 @@ NO_FLOOR = 1e-6
 IMPOSSIBLE = 19.9
 """Difference in nats beyond which one side says that a sampled token cannot be: NUM002."""
 PLACEHOLDER = 0.1
-"""If the trainer is so many nats from 0, an exact 0 of the sampler is a placeholder and no certainty."""
+"""If the trainer is so many nats from 0, an exact 0 of the sampler is a placeholder."""
 PLACEHOLDERS = 0.001
 """Share of placeholders that is too much."""
 

@@ -46,7 +46,7 @@ def first_look(
     against: str = "",
     whole: bool = True,
 ) -> RenderableType:
-    """One line for each pair, one on the slices, one on the rules, and what to pass so that more rules see.
+    """One line for each pair, one on the slices, one on the rules, and what to pass for more rules.
 
     In short it is three lines, and what is odd.
 

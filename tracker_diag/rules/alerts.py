@@ -73,9 +73,8 @@ class Alerts:
     """Turns changes of findings into notices.
 
     An incident gives one notice, whatever joins it later. It gives a second one if it becomes an error or gets another
-    cause, and a last one at its end. All news of one step is in one notice, the severest with the earliest onset first.
-    If a rule fires and ends repeatedly on a slice, it begins a new incident only `cooldown_steps` after its last
-    report.
+    cause, and one at its end. All news of a step is in one notice, the severest with the earliest onset first. If a
+    rule fires again on a slice, it begins a new incident only `cooldown_steps` after its last report.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """The sketch: a signed log-linear histogram keyed by the bits of a float32.
 
-Guarantee: for values in [2^-24, 2^8) a quantile is within 1/257 (0.39 %) of the order statistic of rank floor(q(n −
-1)). Counts are integers. So merging over micro-batches, ranks and steps is addition, exact in any order. It follows
-HdrHistogram and the linearly interpolated DDSketch (Masson, Rim, Lee, VLDB 2019, §2.2). Its range is fixed, 32 octaves,
-so no bins are ever merged.
+For values in [2^-24, 2^8), a quantile is within 1/257 (0.39 %) of the order statistic of rank floor(q(n − 1)). Counts
+are integers. So merging over micro-batches, ranks and steps is addition, exact in any order. It follows HdrHistogram
+and the interpolated DDSketch (Masson, Rim, Lee, VLDB 2019, §2.2). Its range is fixed, 32 octaves, so no bins are ever
+merged.
 """
 
 import sys
@@ -138,7 +138,7 @@ class Tally:
         if values.size <= FEW:
             self._few.append(_sort_host(values, labels, self._sizes))
         elif compiled := kernel():
-            with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
+            with np.errstate(over="ignore"):  # beyond float32: inf, which is counted separately
                 compiled.count(values, labels, self.counts, self.nonfinite)
         else:
             _count_host(values, labels, self.counts, self.nonfinite)
@@ -183,7 +183,7 @@ _spare: list[RowArray] = []
 
 def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Sketch]:
     """The same of few values, of which most cells hold none."""
-    with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
+    with np.errstate(over="ignore"):  # beyond float32: inf, which is counted separately
         chunk = values.astype(np.float32, copy=False)
     bits, finite = np.ascontiguousarray(chunk).view(np.int32), np.isfinite(chunk)
     key = (bits & 0x7FFFFFFF) >> (23 - MANTISSA_BITS)
@@ -211,7 +211,7 @@ def _count_host(values: Any, labels: Sequence[Any], counts: Sequence[RowArray], 
     keys, cells = np.empty((2, min(_CHUNK, values.size)), np.int32)
     for begin in range(0, values.size, _CHUNK):
         part = slice(begin, begin + _CHUNK)
-        with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
+        with np.errstate(over="ignore"):  # beyond float32: inf, which is counted separately
             chunk = values[part].astype(np.float32, copy=False)
         bits, key, cell = chunk.view(np.int32), keys[: chunk.size], cells[: chunk.size]
         np.bitwise_and(bits, 0x7FFFFFFF, out=key)

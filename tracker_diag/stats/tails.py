@@ -186,7 +186,7 @@ class SliceWindow:
 
     @once
     def leave_one_out(self) -> tuple[IntArray, Float64Array]:
-        """(g, b) cumulative counts of |r| in the b bins that are not empty, without each group in turn, of g.
+        """(g, b) cumulative counts of |r| in the b bins that are not empty, without each of g groups.
 
         And (b,) what a quantile in each of these bins is answered with.
         """

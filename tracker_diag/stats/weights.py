@@ -53,8 +53,8 @@ class WeightSums:
         """Sums over the last axis of `log_weights` (..., n) in nats, of those only where `member` is True, if given.
 
         `member` (..., n) may have more sets than `log_weights`, which are then the same for each. NaN and inf are left
-        out, and are to be counted elsewhere. `from_numerator`: the samples come from the first of the two policies, not
-        from the second, as with a ratio to a reference. It decides which k3 estimates a KL.
+        out, and are to be counted elsewhere. `from_numerator`: the samples come from the first of the two policies, as
+        with a ratio to a reference. It decides which k3 estimates a KL.
         """
         counted: Array = namespace(log_weights).isfinite(log_weights) if member is None else member
         n, sets = counted.shape[-1], math.prod(counted.shape[:-1])

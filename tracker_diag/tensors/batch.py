@@ -55,8 +55,8 @@ class Tensors(TypedDict, total=False):
     trajectory_ids: Tensor
     """Integers or strings, one value per sequence: its trajectory, if several sequences are turns of one. `turn` then
     says which turn. The prompt of a later turn has what a tool or the environment said to the turn before. Without
-    `turn` and `begins_after_tool`, sequences that share their trajectory with another of the batch have unknown context
-    up to their first gap. So do those with a negative `turn`."""
+    `turn` and `begins_after_tool`, sequences that share a trajectory have unknown context up to their first gap. So do
+    those with a negative `turn`."""
     sequence_ids: Tensor
     """(N,) integers, for packed arrays only; the tokens of a sequence are adjacent."""
     tool: Tensor

@@ -136,7 +136,7 @@ class AllReduce:
 
     def _part(self, step: int, error: Exception) -> None:
         self._parted = True
-        what = f"the ranks part at step {step}, and go on through a store: {type(error).__name__}: {error}"
+        what = f"the ranks separate at step {step}, and continue through a store: {type(error).__name__}: {error}"
         self._errors.append(RuntimeError(what))
 
     def errors(self) -> Sequence[Exception]:

@@ -54,16 +54,15 @@ class PairWindow:
         self.total: dict[Dimension, IntArray] = {}
         """Merge of the last K steps: (rows, 2, 4098) by dimension."""
         self.baseline: dict[Dimension, IntArray] = {}
-        """Merge of the reference period. It begins `burn_in` steps after the pair's first signal, and lasts until it
-        has `baseline` steps and the tokens that a p99 needs."""
+        """Merge of the reference period. It begins `burn_in` steps after the pair's first signal. It ends when it has
+        `baseline` steps and the tokens for a p99."""
         self._of_sequences = np.zeros((len(SEQUENCE_ROWS), 2, BINS), np.int64)
         self._by_slice = np.zeros((len(ROWS), 2, BINS), np.int64)
         """Of `context` in `total`, all groups together."""
         self._context: dict[str, SliceWindow] = {}
         """Of `context`, while no step comes."""
         self._then: list[IntArray] = []
-        """Counts (4098,) of |r| in the reference period of each slice of `context` and of `all`, while it does not
-        change."""
+        """Counts (4098,) of |r| in the reference period, of each slice of `context` and of `all`."""
         self._fresh = Fresh(GROUPS, statistic("p95_step").needs)
         self._fresh_cells: dict[Dimension, FreshCells] = {}
         self._longer = [LongerWindow(row) for row in range(len(CONTEXT))]

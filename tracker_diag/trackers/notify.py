@@ -38,9 +38,9 @@ KINDS: Mapping[Severity, str] = {"info": "success", "warn": "warning", "error": 
 class Notifier(Tracker):
     """Tells people: each notice once to each URL, in order, however long a receiver is away.
 
-    A plain http(s) URL gets a POST of `{"title", "text", "level", "step", "run"}` as JSON, with the "id" of a notice
-    that has one. A URL of any other scheme is one of apprise's, such as `slack://` or `mailto://`. It sends findings at
-    warn and above, and their end.
+    A plain http(s) URL gets a POST of `{"title", "text", "level", "step", "run"}` as JSON, and "id" if there is one. A
+    URL of any other scheme is one of apprise's, such as `slack://` or `mailto://`. It sends findings at warn and above,
+    and their end.
 
     Args:
         urls: where to; those in the environment variable TRACKER_DIAG_NOTIFY by default.

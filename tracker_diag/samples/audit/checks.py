@@ -26,7 +26,7 @@ from tracker_diag.stats.arrays import BoolArray, Float64Array, IntArray
 FOLLOWS = 0.3
 """A rank correlation below which a reward does not follow its labels, and above which it follows something else."""
 PAID = 0.6
-"""A kind is paid if a sample of it is this likely to earn more than another that is as right."""
+"""A kind is paid if a sample of it is this likely to earn more than another as right."""
 TELLS = 0.75
 """The same from which on a part of the reward tells right from wrong."""
 WRONG_PAID = 0.5

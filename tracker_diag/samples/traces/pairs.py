@@ -34,8 +34,7 @@ def preferences(records: Sequence[Record]) -> list[dict[str, list[Message]]]:
 def demonstrations(records: Sequence[Record]) -> list[dict[str, list[Message]]]:
     """What is worth imitating: `prompt` and `completion` of samples that were solved, none twice.
 
-    If it is unknown which samples were solved, they are those with the highest reward of their prompt, if rewards
-    differ.
+    If it is unknown which samples were solved, those with the highest reward of their prompt are, if rewards differ.
     """
     shown: list[dict[str, list[Message]]] = []
     for prompt, samples in _by_prompt(records):

@@ -56,7 +56,7 @@ def read_mlflow(name: str, source: str, progress: Progress | None = None) -> Fin
 
 
 def list_mlflow(name: str, source: str, *, project: bool) -> list[Listed]:
-    """The state of the run `<run id>[@tracking uri]`, as a list of one, or of all runs of an experiment, by name or id.
+    """The state of `<run id>[@tracking uri]`, as a list of one, or of all runs of an experiment, by name or id.
 
     Runs of an experiment that are deleted are left out.
 

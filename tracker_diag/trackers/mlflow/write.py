@@ -55,15 +55,15 @@ LOCAL = ("sqlite:", "file:")
 """Beginnings of addresses that no credentials are sent to."""
 
 TRIES = 8
-"""If a store of artifacts answers 4xx to a file so many times in a row, it does not want it."""
+"""If a store of artifacts answers 4xx so many times in a row, it does not want the file."""
 
 
 class MlflowTracker(Tracker):
     """Writes into the run `run_id` through `client`, and never ends it.
 
-    Each request that writes is repeated on its own, and twice does no harm. A metric with the same time, to the
-    millisecond, is one row in MLflow, and a file has the same name again. Artifacts come last. So if their store is
-    down, metrics and tags do not wait.
+    Each request that writes is repeated on its own, and twice does no harm. A metric with the same time in milliseconds
+    is one row in MLflow, and a file has the same name again. Artifacts come last. So if their store is down, metrics
+    and tags do not wait.
 
     Args:
         client: an `mlflow.MlflowClient`.

@@ -34,7 +34,7 @@ def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> 
 
 
 def list_wandb(name: str, source: str, *, project: bool) -> list[Listed]:
-    """The state of the run `<entity>/<project>/<run>`, as a list of one, or of all runs of a project, the newest first.
+    """The state of `<entity>/<project>/<run>`, as a list of one, or of all runs of a project, the newest first.
 
     Runs that the diagnostics keep next to another one are left out of a project.
 

@@ -1,9 +1,9 @@
 """W&B: scalars and histograms in your rows, tables and alerts in the run that exists.
 
 The rows of a run are yours. We never create or close one, and never change its number. The diagnostics of a step go
-into the row of your call that evaluates it, or else of your next one. `diag/step` says which step it is. If you observe
-more steps than you log rows, the other steps wait on disk until the end. Another process then brings them to a run of
-its own: `Beside`. No run is begun in your process, as W&B might take it for yours.
+into the row of your call that evaluates it, or of your next one. `diag/step` says which step it is. If you observe more
+steps than you log rows, the other steps wait on disk until the end. Another process then brings them to a run of its
+own: `Beside`. No run is begun in your process, as W&B might take it for yours.
 """
 
 import os
