@@ -274,8 +274,8 @@ def unless_changed(name: str, tested: str, lost: str = NOTHING) -> Generator[Exi
             hooks.callback(after(...))
             hooks.callback(before(...))
 
-    If a module, a function or an attribute has changed, the block's hooks are taken off, and its rest is left out. The
-    log says so, and nothing is raised. `hooks.close()` takes them off at the end.
+    If a module, a function or an attribute has changed, the block's hooks are removed. Its rest is left out. The log
+    says so, and nothing is raised. `hooks.close()` takes them off at the end.
 
     Args:
         name, tested, lost: see `tell_changed`.

@@ -75,17 +75,17 @@ class BlockCusum(BlockDetector[CusumSettings]):
     so that it ends a few blocks after the series is back. `score` is C, in standard deviations; `onset`
     is where it last left zero.
 
-    If a positive series rises before its baseline is full, the baseline is the first half. That is so if its noise is a
-    quarter of that of the whole, and the last two blocks are above it.
+    If a positive series rises before its baseline is full, the baseline is the first half. That is so if it has a
+    quarter of the noise, and the last two blocks are above it.
 
     The mean of 50 autocorrelated values is itself a guess. Once as many more have kept to that level, within chance and
     without growth, the baseline is all of them. Their own noise says how far chance takes it down: a baseline on which
     the series was still falling is noisier than what comes after it.
 
     What is normal gets better with learning, and never worse. A series may keep to a better level for as long as a
-    baseline takes. Better by more than 0.75 d and 2 times that level's noise, or no worse with a quarter of the
-    baseline's noise. That level is then its baseline. If the series was still falling, the noise of its baseline says
-    nothing of the level it falls to. That stretch is chosen because it is low, out of many, so the baseline is two
+    baseline takes. Better means by more than 0.75 d and 2 times that level's noise. Or it is no worse, with a quarter
+    of the noise. That level is then its baseline. If the series was still falling, the noise of its baseline says
+    nothing of the level it falls to. That stretch is chosen because it is low, out of many. So the baseline is two
     standard errors above its mean. What only wanders goes lower and comes back. This was tried on 400 runs of 1,000
     steps in which both slices wander together between ×0.8 and ×1.2. With d/2, and the mean itself, 13 alarmed falsely.
     As it is, 1 or 2 do.

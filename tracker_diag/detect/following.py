@@ -26,7 +26,7 @@ PAID = 0.15
 FOLLOWED = 0.25
 """Part of what the follower would have gained at its earlier pace, up to which it has not followed."""
 FLAT = 0.05
-"""If its gain is below this part of the leader's, a follower in another unit without a pace has not moved."""
+"""With a gain below this part of the leader's, a follower in another unit without a pace has not moved."""
 MOSTLY = 0.5
 """Part of its range by which the leader has gained, at least, where the follower never had a pace."""
 NEARLY = 0.95

@@ -78,9 +78,9 @@ class GrowthSettings:
     def for_run(cls, rows: int) -> "GrowthSettings":
         """Settings for a run of so many rows.
 
-        If the usual baseline would take two thirds of the run, it is a fifth of it, and needs more growth. Few blocks
-        give a less certain noise. So the threshold is higher by 12 parts in the baseline's length. With 12 rows it is 9
-        standard deviations and not 4.5. With 200 rows and more all is as usual.
+        If the usual baseline would take two thirds of the run, it is a fifth, and needs more growth. Few blocks give a
+        less certain noise. So the threshold is higher by 12 parts in the baseline's length. With 12 rows it is 9
+        standard deviations, not 4.5. With 200 rows and more all is as usual.
         """
         usual = CusumSettings()
         if rows < 1 or 2 * rows >= 3 * (usual.burn_in + usual.baseline):

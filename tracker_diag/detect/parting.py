@@ -1,9 +1,9 @@
 """Parting: whether the levels of one series part between two groups of runs, from where on, and by how much.
 
-The axis is cut into parts, and the level of a run in a part is the mean of its values there. Two runs of one setting
-differ by more than the noise of either, as one learns sooner than the other. So they have parted only if, in three
-parts in a row, no level of the one reaches any of the other. The margin between them covers the noise. With few runs to
-show the spread of seeds, it also covers the range of the series.
+The axis is cut into parts. The level of a run in a part is the mean of its values there. Two runs of one setting differ
+by more than the noise of either, as one learns sooner than the other. So they have parted only if no level of the one
+reaches any of the other in three parts in a row. The margin between them covers the noise. With few runs to show the
+spread of seeds, it also covers the range of the series.
 """
 
 import math
@@ -43,7 +43,7 @@ class Parting:
     """Where two groups part, and by how much; on the scale of the levels."""
 
     onset: int
-    """The first part from which on they differ by at least half the margin, in a row until they have parted."""
+    """The first part from which on they differ by half the margin or more, until they have parted."""
     parted: int
     """The first of the parts by which they have."""
     end: int

@@ -77,8 +77,8 @@ class WorstSequences:
 
     Args:
         decode: makes text of token ids; None for no text.
-        live: whether the run is underway. Then a file keeps sequences with token ids, and a warning says if a decoder
-            was given and no ids came.
+        live: whether the run is underway. Then a file keeps sequences with token ids. If a decoder was given and no ids
+            came, a warning says so.
     """
 
     def __init__(self, health: Health, decode: Decode | None, *, live: bool) -> None:

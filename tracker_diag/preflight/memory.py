@@ -117,9 +117,9 @@ class Model(BaseModel):
         return sum(map(self._is_sparse, range(self.shape[1]))) if self.experts else 0
 
     def kept(self, plan: "Plan") -> tuple[float, float]:
-        """Values that a token keeps for the backward pass in a dense and a sparse layer, as wide as the weights.
+        """Values that a token keeps for the backward pass, in a dense and a sparse layer, in the weights' width.
 
-        8.3 · hidden for norms, attention and residuals. 3 less if weights are frozen, and 2.2 more in 16 bits, as norms
+        8.3 · hidden for norms, attention and residuals. 3 less if weights are frozen, 2.2 more in 16 bits, as norms
         keep float32. Keys and values; 4 for each unit of inner width (gate, up, activation, product). 2 · hidden for
         each expert (input and output), and the 7 outputs of LoRA. In float32, PyTorch keeps the weights of attention if
         several queries share a key. Measured on a GPU: docs/performance.md.

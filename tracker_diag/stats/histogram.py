@@ -1,9 +1,9 @@
 """The sketch: a signed log-linear histogram keyed by the bits of a float32.
 
-For values in [2^-24, 2^8), a quantile is within 1/257 (0.39 %) of the order statistic of rank floor(q(n − 1)). Counts
-are integers. So merging over micro-batches, ranks and steps is addition, exact in any order. It follows HdrHistogram
-and the interpolated DDSketch (Masson, Rim, Lee, VLDB 2019, §2.2). Its range is fixed, 32 octaves, so no bins are ever
-merged.
+For values in [2^-24, 2^8), a quantile is within 1/257 (0.39 %) of the order statistic. Its rank is floor(q(n − 1)).
+Counts are integers. So merging over micro-batches, ranks and steps is addition, exact in any order. It follows
+HdrHistogram and the interpolated DDSketch (Masson, Rim, Lee, VLDB 2019, §2.2). Its range is fixed, 32 octaves, so no
+bins are ever merged.
 """
 
 import sys

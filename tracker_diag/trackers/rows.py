@@ -255,8 +255,8 @@ class Rows:
             given = [(step, row[key]) for step, row in rows.items() if key in row]
             at = [i for i, (_, value) in enumerate(given) if not math.isnan(value)]
             *gaps, last = [later - earlier for earlier, later in pairwise(at)] or [0]
-            # Numbers at an even distance with NaN between them are a cadence, and the run's last step may be one more.
-            # A failing metric is not as regular.
+            # Numbers at an even distance with NaN between them are a cadence. The run's last step may be one more. A
+            # failing metric is not as regular.
             if len(set(gaps)) == 1 and gaps[0] > 1 and (last == gaps[0] or (len(gaps) > 1 and last < gaps[0])):
                 for step, value in given:
                     if math.isnan(value):

@@ -62,8 +62,8 @@ class MlflowTracker(Tracker):
     """Writes into the run `run_id` through `client`, and never ends it.
 
     Each request that writes is repeated on its own, and twice does no harm. A metric with the same time in milliseconds
-    is one row in MLflow, and a file has the same name again. Artifacts come last. So if their store is down, metrics
-    and tags do not wait.
+    is one row in MLflow. A file has the same name again. Artifacts come last. So if their store is down, metrics and
+    tags do not wait.
 
     Args:
         client: an `mlflow.MlflowClient`.
