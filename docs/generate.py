@@ -141,7 +141,7 @@ def chaos_page() -> str:
             *_rows(titles, rows),
             "",
             "Times are from one busy machine with two cores and several programs at once. They include first calls,",
-            "which load the tracker. The next table has the number of programs with each fault.",
+            "which load the tracker. The next table counts programs with each fault.",
             "",
             *_rows(titles, befell),
             "",

@@ -47,7 +47,7 @@ def rules_page() -> str:
         "|---|---|",
         "| fact | it cannot be a false alarm |",
         "| measured | it found its pathology in 5 runs of 2 tasks or more. At most 1 % of 200 healthy runs alarmed |",
-        "| candidate | neither. Alone it gives a note. In an incident that another rule opened it counts as any other |",
+        "| candidate | neither. Alone it gives a note. In an incident of another rule it counts as any other |",
         "",
         "[The last table](#the-record-of-each-rule) says what each candidate lacks. Your own rules have the severity",
         "that you write: [rules of your own](../own-rules.md).",
