@@ -37,35 +37,45 @@ def metrics_page() -> str:
         [
             "# Metrics",
             "",
-            "Made from `tracker_diag/metrics` by `make docs`; nothing is logged that is not here.",
+            "This page lists all that tracker_diag logs. `make docs` makes it from `tracker_diag/metrics`.",
             "",
             "## Statistics of a slice",
             "",
-            "Logged as `diag/<pair>/<slice>/<stat>`, over a window of the last 8 steps. The pairs, trainer first:",
-            "`policy` = logprobs − old_logprobs, `mismatch` = old_logprobs − rollout_logprobs, `reference` =",
-            "logprobs − ref_logprobs. The slices: `text_only`, model tokens before any tool result of their sequence;",
-            "`post_tool`, those after one; `all`. A statistic is logged only where its tokens support it: 200, and for",
-            "a quantile q at least 20/(1 − q).",
+            "They are logged as `diag/<pair>/<slice>/<stat>`, over a window of the last 8 steps. Each needs 200",
+            "tokens, and a quantile q needs at least 20/(1 − q).",
+            "",
+            "| pair | log-ratio |",
+            "|---|---|",
+            "| `policy` | logprobs − old_logprobs |",
+            "| `mismatch` | old_logprobs − rollout_logprobs |",
+            "| `reference` | logprobs − ref_logprobs |",
+            "",
+            "| slice | tokens |",
+            "|---|---|",
+            "| `text_only` | model tokens before any tool result of their sequence |",
+            "| `post_tool` | model tokens after a tool result |",
+            "| `all` | both |",
             "",
             *_table(tuple(STATISTICS.values()), "diag/<pair>/<slice>/"),
             "## Health of the diagnostics",
             "",
-            "Logged from its first count on; nothing that goes wrong in them raises into training.",
+            "Failures of tracker_diag itself are counted here and never raise into training. A key is logged from its",
+            "first count on.",
             "",
             *_table(HEALTH, "diag/health/"),
             "## State",
             "",
             *_table(OWN, "diag/"),
-            "## Metrics of yours that the rules read",
+            "## Your metrics that the rules read",
             "",
-            f"Under the names of {len(frameworks())} frameworks (`tracker_diag/metrics/aliases`),",
+            f"Rules read them under the names of {len(frameworks())} frameworks (`tracker_diag/metrics/aliases`),",
             "or by the last part of a name.",
             "",
             *_table(TRAINING, ""),
             "## What `samples` counts",
             "",
-            "Logged as `diag/samples/<name>`, or `diag/samples/<name>:<tool or component>`, as explained above, if",
-            "the columns are given. A metric that your trainer logs itself is read by the rules in its place.",
+            "They are logged as `diag/samples/<name>`, or `diag/samples/<name>:<tool or component>`, if you pass the",
+            "columns. If your trainer logs the same metric itself, rules read the trainer's.",
             "",
             "| metric | columns |",
             "|---|---|",
@@ -84,7 +94,7 @@ FAULTS = {
     "fork": "a fork that uses the diagnostics",
     "interrupt": "Ctrl-C within an observation",
     "kill": "SIGKILL at any call",
-    "none": "nothing",
+    "none": "no fault",
     "rebaseline": "a new baseline",
     "server": "errors 400 to 503, HTML pages, cut connections, lost and late answers",
     "thread": "another thread reads and saves the state",
@@ -95,15 +105,15 @@ CHAOS = """\
 # Random programs
 
 `make nightly` makes random training scripts of 3 to 18 calls of the tracker and of the diagnostics. Steps rise, jump,
-go backwards or are missing. Values are NaN or infinite. The tracker refuses some calls. Each script runs twice
-against the real tracker, without the diagnostics and with them. None, one or two of the things below happen to it. If
-a journal is left, `tracker-diag flush` runs. What the user logged is then read from the tracker's own file or
-database. It has to be the same, value by value. If a script was killed, it has to be a part of that. What the
-diagnostics computed has to be there, under its step.
+go backwards or are missing. Values are NaN or infinite. The tracker refuses some calls. Each script runs twice against
+the real tracker, without the diagnostics and with them. None, one or two of the faults below happen in it. If a journal
+is left, `tracker-diag flush` runs. Then we read the user's values from the tracker's own file or database. They must be
+the same, value by value. If a script was killed, they must be a part of them. The values of the diagnostics must be
+there, under their steps.
 """
 CALLS = {
-    "row alone": "a call of the user's, without us",
-    "row watched": "with us",
+    "row alone": "a call of the user's, without tracker_diag",
+    "row watched": "with tracker_diag",
     "observe watched": "`observe`",
     "ours watched": "`diag.log`",
 }
@@ -130,8 +140,8 @@ def chaos_page() -> str:
             CHAOS,
             *_rows(titles, rows),
             "",
-            "Times are of one busy machine with two cores and several programs at once; first calls, which load what a",
-            "tracker needs, are among them. In how many programs which thing happened:",
+            "Times are from one busy machine with two cores and several programs at once. They include first calls,",
+            "which load the tracker. The next table counts programs with each fault.",
             "",
             *_rows(titles, befell),
             "",
@@ -151,27 +161,27 @@ ALERTS = """\
 `make alerts` plays 200 runs of each kind{so_far}: real tensors for each step,
 through `Monitor.observe` and `Monitor.log`, with all rules. A batch is 64 sequences of 44 tokens, half of them with a
 tool's answer in their middle. The log-ratio of each token is drawn from a normal distribution, with a standard
-deviation of 0.05. That deviation moves from step to step, in each slice by itself, by 10 % as an AR(.8). The author of
-the rules wrote these runs too: they measure delays and false alarms under such noise.
+deviation of 0.05. In each slice this deviation varies from step to step by 10 %, as an AR(.8). The author of
+the rules wrote these runs too. They measure delays and false alarms under such noise.
 They do not measure whether real failures look like this.
 
-A run ends with the first rule that fires and is no part of another finding. Seeds are those from 20,000 on, which the
-rules were not made on. They were looked at once. Of the first 27 runs of each kind, 2 of *one of four tools ×4* had an
+A run ends with the first rule that fires and is no part of another finding. Seeds are 20,000 and above; the rules were
+made on others. They were looked at once. Of the first 27 runs of each kind, 2 of *one of four tools ×4* had an
 environment's name. POL019 was then changed, on other seeds, and all runs were played again.
 
 Two healthy kinds of this table were drawn wrongly: 1,500 and 5,000 steps of drift. Their tails end at the limit of 0.05
-and not below it. Their reward never rises, which OUT003 rightly reports. Both are corrected, and the reward of all
-kinds now rises. The table is of before.
+and not below it. Their reward never rises, which OUT003 rightly reports. Both are corrected since, and the reward of all
+kinds now rises. The table has the runs from before.
 
-The table is of before rules had to earn their voice. Today POL017 and POL019 are candidates, see the
-[records](rules/README.md#the-record-of-each-rule). So alone they are notes, and these kinds give no alert: bursts, one
+The runs are also from before rules needed a record to alarm. Today POL017 and POL019 are candidates: see the
+[records](rules/README.md#the-record-of-each-rule). Alone they give notes, so these kinds give no alert now: bursts, one
 of four tools, one of five environments.
 
 ## Failures
 
-They begin at step 120, the one that follows a phase of learning at step 200. *Found*: a rule at warn or above fires
-from there on. *Rightly named*: the first that fires is the right one, on the right slice, tool or environment. Delays
-are those of the runs that were found.
+They begin at step 120; the one that follows a phase of learning begins at step 200. *Found*: a rule at warn or above
+fires from there on. *Rightly named*: the first rule that fires is the right one, on the right slice, tool or
+environment. Delays are those of the runs that were found.
 
 | | found | rightly named | too early | median delay, steps | 90th percentile | other first names |
 |---|---|---|---|---|---|---|
@@ -195,7 +205,7 @@ def alerts_page() -> str:
             "",
             "## Healthy runs",
             "",
-            "*Alarmed*: any rule at warn or above has fired at any step.",
+            "*Alarmed*: a rule at warn or above has fired at any step.",
             "",
             "| | alarmed | by |",
             "|---|---|---|",
@@ -230,21 +240,24 @@ def integrations_page() -> str:
     lines = [
         "# Integrations",
         "",
-        "Made from `integrations/` by `make docs`. `tracker-diag integrations` says the same of what is installed with",
-        "you. *Run for real*: the tests train with it. *Real modules, made tensors*: it needs GPUs to train, so the",
-        "tests give its own code tensors in its documented layout. *Signatures only*: it cannot be installed here; the",
-        "tests hold our hooks against its public source's signatures, at the commit named. *By a command*: its own",
-        "loss has run with our hooks, outside the tests. [matrix.md](matrix.md) has, by version and by processes, the",
-        "trackers in which a test has found the alert.",
+        "`make docs` makes this page from `integrations/`. `tracker-diag integrations` shows the same for your",
+        "environment. [The matrix](matrix.md) lists versions, processes and the trackers in which a test found the",
+        "alert.",
         "",
-        "Every private function that is looked at is checked when you attach; if it has changed, you are told once,",
-        "that part is off, and training goes on.",
+        "| how it is tested | meaning |",
+        "|---|---|",
+        "| run for real | the tests train with it |",
+        "| real modules, made tensors | it needs GPUs to train. So the tests give its own code tensors in its layout |",
+        "| signatures only | we could not install it. Tests compare our hooks with its public source, at a commit |",
+        "| by a command | its own loss has run with our hooks, outside the tests |",
         "",
-        "Where the text says nothing else, diagnostics go to every run of W&B, MLflow and Trackio that is underway,",
-        "and alerts to the log and to each address that `TRACKER_DIAG_NOTIFY` names as well. Where there is none, they",
-        "go to a folder of JSON Lines in `TRACKER_DIAG_DIR`, or `.tracker_diag`, which `tracker-diag diagnose` reads.",
-        "One line says where to. What is called `run.diag` elsewhere is here the `Monitor` that `attach` gives, or",
-        "that of a callback, `callback.monitor`.",
+        "`attach` checks every private function that we use. If one has changed, a warning says so once, that part is",
+        "off, and training continues.",
+        "",
+        "By default, diagnostics go to every run of W&B, MLflow and Trackio that is underway. Alerts go to the log and",
+        "to each address in `TRACKER_DIAG_NOTIFY`. If no run is underway, they go to a folder of JSON Lines in",
+        "`TRACKER_DIAG_DIR`, or `.tracker_diag`, which `tracker-diag diagnose` reads. One line says where. `attach`",
+        "returns a `Monitor`, which other pages call `run.diag`. A callback has it as `callback.monitor`.",
         "",
         "| trainer | tested versions | how |",
         "|---|---|---|",
@@ -256,7 +269,7 @@ def integrations_page() -> str:
         own = about(package)
         own |= {"versions": _released(name) or package.TESTED, "tested": "; also: ".join([own["how"], *_setups(name)])}
         lines += ["| | |", "|---|---|", *(f"| {what} | {_cell(own[what])} |" for what in ABOUT), ""]
-        lines += ["| what | how it is seen |", "|---|---|"]
+        lines += ["| what | how we read it |", "|---|---|"]
         lines += [f"| {what} | {_cell(how)} |" for what, how in package.SEES.items()]
         lines.append("")
     return "\n".join([*lines, *_logs()])
@@ -268,9 +281,9 @@ def _logs() -> list[str]:
     return [
         "## Logs by their own names",
         "",
-        "`tracker-diag diagnose` and `watch` read the metrics of these frameworks by their own names. At least",
-        "two distinctive names must be there, or `--framework` says it. `tracker-diag integrations --names FRAMEWORK`",
-        "lists the names that are read, and why the others are not.",
+        "`tracker-diag diagnose` and `watch` read the metrics of these frameworks by their own names. A log must have",
+        "two distinctive names; otherwise pass `--framework`. `tracker-diag integrations --names FRAMEWORK`",
+        "lists the names that are read, and why others are not.",
         "",
         "| framework | names of | metrics |",
         "|---|---|---|",
@@ -341,7 +354,7 @@ def _dedented(docstring: str) -> list[str]:
         indented = line.startswith("    ") or (code and not line)
         if indented != code:
             if code:
-                lines.pop()  # the empty line before the text goes on
+                lines.pop()  # the empty line before the text continues
             lines += ["```", ""] if code else ["```python"]
             code = indented
         lines.append(line.removeprefix("    "))

@@ -71,7 +71,7 @@ CASES = {
 
 
 class Play:
-    """A training and what is seen of it. A copy by `with_guards` goes on from where it is."""
+    """A training and what is seen of it. A copy by `with_guards` continues from where it is."""
 
     def __init__(self, training: Training, folder: Path, guards: Sequence[Guard]) -> None:
         self.training, self.folder = training, folder
@@ -171,7 +171,7 @@ class _Greedy(Policy):
 
 
 def probed(policy: Policy, share: float, width: float) -> float:
-    """Mean reward in [0, 1] of greedy episodes, which are the same for every policy but for what it says itself."""
+    """Mean reward in [0, 1] of greedy episodes. They differ between policies only in what the policy says."""
     greedy = _Greedy()
     greedy.load_state_dict(policy.state_dict())
     rng = random.Random(10_000)

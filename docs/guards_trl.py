@@ -1,4 +1,4 @@
-"""What guards do to GRPO of TRL, on the tiny checkpoint of the tests, whose learning rate rises too far midway."""
+"""What guards do to GRPO of TRL, on the tests' tiny checkpoint, if the learning rate rises too far midway."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence

@@ -184,7 +184,7 @@ def written(
     sick: bool,
     rows: Iterable[Mapping[str, float]],
 ) -> Log:
-    """The metrics file of `rows`; an iterator, behind which a training run stands, is left alone if it is there."""
+    """The metrics file of `rows`; if the file is there, `rows` is not read, as it may be a training run."""
     file = FOLDER / re.sub(r"\W+", "-", group) / f"{name}.jsonl"
     if not (isinstance(rows, Iterator) and file.exists()):
         file.parent.mkdir(parents=True, exist_ok=True)

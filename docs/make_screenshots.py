@@ -2,10 +2,9 @@
 
 With names of pictures, such as `report`, it takes these alone; `report` needs no demo and takes all pages of ours.
 
-Needs Chromium and tmux; the demo is run anew, into demo-out. MLflow shows the demo's own store and W&B's
-terminal UI its offline run, as W&B's web page comes from no server that could be started here; for Trackio and
-TensorBoard the demo's tokens and metrics are replayed into each. Trackio puts emoji before its alerts: install a font
-that has them, such as fonts-noto-color-emoji.
+Needs Chromium and tmux; the demo is run again, into demo-out. MLflow shows the demo's own store, and W&B's terminal UI
+its offline run: W&B's web page needs W&B's servers. For Trackio and TensorBoard the demo's tokens and metrics are
+replayed into each. Trackio puts emoji before its alerts: install a font that has them, such as fonts-noto-color-emoji.
 """
 
 import io
@@ -277,7 +276,7 @@ def _replay(observe: Callable[..., None], log: Callable[[dict[str, float], int],
 
 @contextmanager
 def _serve(*command: str, cwd: Path | None = None) -> Generator[str, None, None]:
-    """The address of a server of Python's `command`, told its port in place of `PORT`; it is stopped at the end."""
+    """The address of a server of Python's `command`, with its port in place of `PORT`; it is stopped at the end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,8 +1,8 @@
 """Runs the whole catalogue on simulated runs and writes simulated.json: part of `make evidence`.
 
-About twenty minutes on two cores; it goes on where it was stopped, as long as no rule, no detector and no simulation
+About twenty minutes on two cores; it continues where it was stopped, as long as no rule, no detector and no simulation
 was changed. The runs are those of tests/rules/simulated.py and failures.py. The rules were tuned on seeds below 10,000,
-which are not reported; whoever mends a rule after a report moves `FIRST_SEED` on.
+which are not reported. If you change a rule after a report, raise `FIRST_SEED`.
 """
 
 import hashlib

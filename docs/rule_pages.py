@@ -1,4 +1,4 @@
-"""The pages of rules, made from the catalogue: an index, one page a rule, and what to log to open their eyes."""
+"""The pages of rules, made from the catalogue: an index, a page for each rule, and what to log for them."""
 
 from collections.abc import Callable, Iterable
 from functools import cache, partial
@@ -31,17 +31,26 @@ def rules_page() -> str:
     lines = [
         "# Rules",
         "",
-        "Made from `tracker_diag/rules/catalog` by `make docs`. `tracker-diag rules show <ID>` prints a page in the",
-        "terminal. info: something moved, shown in the table only. warn: the update is being harmed, or will be: look",
-        "today. error: the outcome is harmed. Findings that hang together are one incident, with one alert. It becomes",
-        "an error as soon as reward or evaluation has lost what it had gained.",
+        "Each rule has a page. `tracker-diag rules show <ID>` prints it in the terminal. `make docs` makes these pages",
+        "from `tracker_diag/rules/catalog`.",
         "",
-        "The tier says how far an alarm is backed by runs made after the rule's last change. fact: it cannot be",
-        "otherwise. measured: it found its own pathology in 5 runs or more, of 2 tasks or more, and alarmed in 1 % or",
-        "less of 200 healthy runs or more. candidate: any other. A candidate opens no incident: alone it is a note. In",
-        "an incident that another rule opened it is as loud as any. The last table has what each candidate lacks.",
+        "| severity | meaning |",
+        "|---|---|",
+        "| info | something moved. It is listed, and gives no alert |",
+        "| warn | the update or the data is being harmed, or soon will be. Look today |",
+        "| error | the outcome is harmed: reward or evaluation has lost what it had gained |",
         "",
-        "Rules of your own are as loud as you write them: [own-rules.md](../own-rules.md).",
+        "Findings that belong together are one incident, with one alert. The tier says how far runs made after the",
+        "rule's last change back an alarm.",
+        "",
+        "| tier | meaning |",
+        "|---|---|",
+        "| fact | it cannot be a false alarm |",
+        "| measured | it found its pathology in 5 runs of 2 tasks or more. At most 1 % of 200 healthy runs alarmed |",
+        "| candidate | neither. Alone it gives a note. In an incident of another rule it counts as any other |",
+        "",
+        "[The last table](#the-record-of-each-rule) says what each candidate lacks. Your own rules have the severity",
+        "that you write: [rules of your own](../own-rules.md).",
         "",
     ]
     for link in get_args(Link):
@@ -71,7 +80,7 @@ def rule_page(rule: Rule) -> str:
     suppressed = ", ".join(f"[{other}]({other}.md)" for other in rule.inhibits) or "none"
     leads = ", ".join(f"[{other}]({other}.md)" for other in rule.leads_to) or "none"
     steps = f"{rule.for_steps} step{'s' if rule.for_steps > 1 else ''}"
-    pairs = f" It looks at the pairs {', '.join(rule.pairs)} on {', '.join(rule.slices)}." if rule.pairs else ""
+    pairs = f" It reads the pairs {', '.join(rule.pairs)} on {', '.join(rule.slices)}." if rule.pairs else ""
     conditions = [*rule.signals.items()]
     return "\n".join(
         [
@@ -112,7 +121,7 @@ def _detects(rule: Rule) -> str:
 
 
 def _example(rule: Rule) -> list[str]:
-    """The series of the first case that fires and in which anything moves, each on a scale of its own."""
+    """The series of the first case that fires and in which a value changes, each on a scale of its own."""
     for case in load_cases(CASES / f"{rule.id}.yaml", rule):
         drawn = {name: series(notation) for name, notation in case.series.items()}
         moving = {name: values for name, values in drawn.items() if max(values) > min(values)}
@@ -122,7 +131,7 @@ def _example(rule: Rule) -> list[str]:
         began = "" if case.onset is None else f", and dates the beginning to step {case.onset}"
         last = max(map(len, drawn.values())) - 1
         return [
-            f"One of its tests: *{case.name}*. In steps 0 to {last} it fires at step {case.firing}{began}.\n",
+            f"One of its tests: *{case.name}*. Of steps 0 to {last}, it fires at step {case.firing}{began}.\n",
             "```",
             *(f"{name:{width}} {_curve(values)} {_span(values)}" for name, values in [*moving.items()][:4]),
             "```",
@@ -140,7 +149,7 @@ def _curve(values: list[float]) -> str:
 
 
 def _inputs(rule: Rule) -> list[str]:
-    """What it needs to see, and who gives that."""
+    """What it needs to see, and which trainers log it."""
     rows: list[str] = []
     for name in sorted({ref.metric for ref in rule.series() if ref.metric}):
         metric = training(name)
@@ -152,7 +161,7 @@ def _inputs(rule: Rule) -> list[str]:
     slices = {ref.slice for ref in rule.series() if ref.stat and ref.slice and ":" in ref.slice}
     dimensions = sorted({one.partition(":")[0] for one in slices})
     said = [f"`observe` with {' and '.join(f'`{one}`' for one in dimensions)}."] if dimensions else []
-    table = ["| metric | unit | what it is | who gives it |", "|---|---|---|---|", *rows] if rows else []
+    table = ["| metric | unit | what it is | logged by |", "|---|---|---|---|", *rows] if rows else []
     heading = "What it needs to see"
     return [*_part(heading, table), *_part("" if rows else heading, said)]
 
@@ -161,7 +170,7 @@ NOBODY = "no trainer: log it under this name"
 
 
 def _part(heading: str, lines: Iterable[str]) -> list[str]:
-    """Lines under a heading; neither, where there is nothing to say."""
+    """Lines under a heading; neither, if there are no lines."""
     said = [line for line in lines if line]
     return [*([f"## {heading}", ""] if heading else []), *said, ""] if said else []
 
@@ -182,7 +191,7 @@ def signals_written(file: str) -> dict[str, object]:
 
 def _signal(signal: Signal) -> str:
     if isinstance(signal, Often):
-        anew = ", each time anew" if signal.anew else ""
+        anew = ", counted as separate events" if signal.anew else ""
         return f"at {signal.count} or more of the last {signal.steps} values{anew}: {_signal(signal.signal)}"
     parts = DATA.dump_python(signal, exclude_none=True, exclude_defaults=True, mode="json")
     said = ", ".join(f"{name} {_value(value)}" for name, value in parts.items())
@@ -202,8 +211,9 @@ def _cell(text: str) -> str:
 EYES = """\
 # What to log
 
-Made by `make docs`. A rule without its inputs is blind. `tracker-diag diagnose RUN --blind` lists what your run lacks.
-Here is what each input opens. Log it under this name, or under the name that your framework gives it.
+A rule without its inputs is blind. `tracker-diag diagnose RUN --blind` lists what your run lacks. This page lists the
+rules that read each input. Log an input under this name, or under your framework's own name. `make docs` makes this
+page.
 
 ## Metrics
 
@@ -228,7 +238,7 @@ def eyes_page() -> str:
         meaning = _cell(training(name).meaning)
         rows.append(f"| `{name}` | {meaning} | {', '.join(rules)} | {', '.join(givers) or NOBODY} |")
     tensors = [f"| {PAIRS[pair]} | `{pair}` | {', '.join(rules)} |" for pair, rules in of_tensors.items()]
-    head = ["", "## Tensors", "", "| give to `observe` | pair | rules that read it |", "|---|---|---|"]
+    head = ["", "## Tensors", "", "| pass to `observe` | pair | rules that read it |", "|---|---|---|"]
     return "\n".join([EYES + "\n".join(rows), *head, *tensors, ""])
 
 

@@ -98,29 +98,29 @@ class Health:
     def over(self, *, ended: bool) -> bool:
         """Whether a call is left out: in a fork of the process, and once the run has `ended`, which is counted."""
         if ended and not self.elsewhere():
-            self.record("after_close", DiagError("the run that was watched has ended; wrap the one that goes on"))
+            self.record("after_close", DiagError("the run that was watched has ended; wrap the one that continues"))
         return ended or self.elsewhere()
 
     def record(self, kind: str, error: Exception) -> None:
-        """Count `error` under `kind`; the first of a kind is told, and kept."""
+        """Count `error` under `kind`; the first of a kind is logged, and kept."""
         with self.turn:
             self.counts[kind] += 1
             if self.counts[kind] == 1:
                 message = without_secrets(f"{kind}: {type(error).__name__}: {error}")
                 self.failures.append(message)
-                _log.warning("%s (training goes on; further ones are counted in diag/health/%s)", message, kind)
+                _log.warning("%s (training continues; further ones are counted in diag/health/%s)", message, kind)
 
     def state_dict(self) -> dict[str, Any]:
         return {"strict": self.strict, "counts": dict(self.counts), "failures": list(self.failures)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting where `state` was taken; whoever holds on to the counts sees it."""
+        """Continue to count where `state` was taken; what holds the counts sees it."""
         self.strict, self.failures[:] = state["strict"], state["failures"]
         self.counts.clear()
         self.counts.update(state["counts"])
 
     def warn(self, texts: Iterable[str]) -> None:
-        """Say what a person should know of, and no counter counts."""
+        """Log what a person should know, and no counter counts."""
         for text in texts:
             _log.warning("%s", text)
 

@@ -1,7 +1,7 @@
 """Hooks: look over the shoulder of a framework's function, for integrations whose framework offers nothing better.
 
-The signature is checked first, so that a framework that has changed is told at once, and nothing that a hook
-does ever reaches the function's caller.
+The signature is checked first, so a framework that has changed is reported at once. Nothing that a hook does ever
+reaches the function's caller.
 """
 
 import inspect
@@ -28,25 +28,25 @@ class HasGuard(Protocol):
     """A `Monitor`, or the `Health` of what serves several."""
 
     def guard(self, kind: str, /) -> AbstractContextManager[None]:
-        """Counts what is raised inside under `diag/health/<kind>`, and goes on."""
+        """Counts what is raised inside under `diag/health/<kind>`, and continues."""
         ...
 
 
 class Unlocked:
-    """A guard that holds no monitor's turn, for a hook that our own threads come through as well, and in a worker."""
+    """A guard that holds no monitor's turn: for a hook that our own threads pass through too, and in a worker."""
 
     def __init__(self, record: Callable[[str, Exception], None]) -> None:
         self._record = record
 
     @contextmanager
     def guard(self, kind: str) -> Generator[None, None, None]:
-        """Count what is raised inside, and go on."""
+        """Count what is raised inside, and continue."""
         try:
             yield
         except Exception as error:
             if of_a_handler(error):
                 raise
-            self._record(kind, error)  # whatever it is, the user's call goes on
+            self._record(kind, error)  # whatever it is, the user's call continues
 
 
 def all_off(*offs: Callable[[], None]) -> Callable[[], None]:
@@ -70,7 +70,7 @@ def when_imported(name: str, call: Callable[[Any], object]) -> None:
 
 
 class _Arrivals(MetaPathFinder):
-    """Finds nothing itself; it sees to it that those who wait for a module are called once it is loaded."""
+    """Finds nothing itself; it calls those who wait for a module once it is loaded."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Callable[[Any], object]]] = {}
@@ -122,8 +122,8 @@ def after(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor:
         A function that takes the hook off again.
 
     Raises:
-        HookError: the function is not there, or lacks one of `parameters`, and is not a subclass's that takes whatever
-            comes in place of one that has them.
+        HookError: the function is not there, or lacks one of `parameters`. A subclass's function that takes any
+            arguments is accepted, if the function below it has them.
     """
     original, signature = _checked(owner, name, parameters)
     return replace(owner, name, original, _followed(original, signature, seen, monitor))
@@ -214,7 +214,7 @@ def _signature(owner: Any, name: str, original: Callable[..., Any], parameters: 
 def replace(owner: Any, name: str, original: Callable[..., Any], call: Callable[..., Any]) -> Callable[[], None]:
     """Put `call` in place of `owner.name`, which is `original`; gives a function that undoes it.
 
-    Whoever has put something over it in the meantime keeps that, and what lies below then does as `original`.
+    If something else has replaced it meanwhile, that stays, and what is below then does as `original`.
     """
     own = name in vars(owner)
     on = True

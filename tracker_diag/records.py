@@ -85,7 +85,7 @@ class WorstSequence:
     limit: float
     """Nats of |log-ratio| beyond which the tail begins: p99 of the baseline."""
     share: float | None
-    """Its part of what lies beyond `limit` in the slice's window; None where it is not finite."""
+    """Its part of the tail beyond `limit` in the slice's window; None if it is not finite."""
     logprobs: Float64Array
     """(2, W) of the two policies of the pair, trainer first."""
     sampled: BoolArray

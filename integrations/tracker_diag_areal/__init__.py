@@ -4,10 +4,10 @@
         tracker_diag_areal.attach(trainer)
         trainer.train(workflow=...)
 
-Log-probabilities are looked at where the loss is computed, before M2PO and rejection sampling take tokens out, and
-sliced by the policy version that sampled each token. Rank 0 writes and tells people; the other data-parallel ranks hand
-over what their shares of the batch come to, a step later. Of ranks that have the same sequences, as with tensor or
-context parallelism, the first one is looked at.
+Log-probabilities are read where the loss is computed, before M2PO and rejection sampling take tokens out. They are
+sliced by the policy version that sampled each token. Rank 0 writes and alerts. The other data-parallel ranks send the
+counts of their shares of the batch, a step later. If ranks have the same sequences, as with tensor or context
+parallelism, the first one is read.
 """
 
 import logging
@@ -47,10 +47,10 @@ SEES: dict[str, str] = {
     "policy_lag": "by token: the trainer's version less that which sampled the token",
     "advantage": "the sign of each token's advantage",
     "metrics": "all that StatsLogger.commit is given, with its global step",
-    "state": "beside the recover checkpoint, found again when the trainer recovers",
-    "not": "any ratio in single-controller mode, where the loss is computed in other processes, and with pipeline "
-    "parallelism, where ranks compute it that log nothing; with prox_logp_method=loglinear the policy and mismatch "
-    "pairs, whose proximal policy is then an interpolation; which of several tools answered",
+    "state": "next to the recover checkpoint, and loaded when the trainer recovers",
+    "not": "any ratio in single-controller mode, as other processes compute the loss; or with pipeline parallelism, "
+    "as ranks compute it that log nothing; with prox_logp_method=loglinear the policy and mismatch pairs, as their "
+    "proximal policy is then an interpolation; which of several tools answered",
 }
 """What is seen of a run, and under `not` what is not."""
 
@@ -72,13 +72,13 @@ _log = logging.getLogger("tracker_diag")
 def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     """Watch one call of `trainer.train()`; call this before it.
 
-    The diagnostics go to the run of W&B that the trainer's `StatsLogger` has started, beside its own rows. They are
+    The diagnostics go to the run of W&B that the trainer's `StatsLogger` has started, next to its own rows. They are
     closed before that run is ended.
 
     Args:
         trainer: a `PPOTrainer`, or anything with its `config` and `stats_logger`.
         monitor: one with settings, rules, ranks or trackers of your own, for this process. By default rank 0 has one
-            that knows the trainer's settings, its algorithm and its clip range, and that sees the tokens of all ranks.
+            that knows the trainer's settings, algorithm and clip range, and sees the tokens of all ranks.
 
     Returns:
         The monitor of this process; on other ranks than 0 it writes nowhere.
@@ -154,7 +154,7 @@ def _single_controller() -> bool:
 
 
 def _save_beside(trainer: Any, monitor: Monitor, saved: Saved, on: ExitStack) -> None:
-    """Beside what AReaL writes for a recovery; the trainer recovers when it is made, so that is over by now."""
+    """Next to what AReaL writes for a recovery; the trainer recovers when it is made, so that is over by now."""
     handler, info = trainer.recover_handler, trainer.recover_info
     own = handler.config
     folder = handler.recover_info_path(own.experiment_name, own.trial_name, own.fileroot)
@@ -173,8 +173,8 @@ def _save_beside(trainer: Any, monitor: Monitor, saved: Saved, on: ExitStack) ->
 def observe(given: Mapping[str, Any], monitor: Monitor) -> None:
     """Hand over what `grpo_loss_fn` was given: a microbatch, packed (N,) with cu_seqlens or padded (B, T).
 
-    AReaL turns masks and log-probabilities one place to the left, so that they stand where the token was predicted;
-    `versions` still stands where the token is.
+    AReaL turns masks and log-probabilities one place to the left, so that they are where the token was predicted;
+    `versions` is still where the token is.
     """
     import torch
 

@@ -30,7 +30,7 @@ class DiagnosticsCallback(Callback):
         self._fitting = self._closed = False
         self._heard: _Listener | None = None
         self._saved: dict[str, Any] | None = None
-        """The state in the checkpoint that `fit` goes on from."""
+        """The state in the checkpoint that `fit` continues from."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._heard is not None and self._heard.news:

@@ -2,11 +2,11 @@
 
     tracker_diag_nemo_rl.attach(logger, master_config)
 
-The trainers of GRPO and PPO are known, synchronous and asynchronous. Log-probabilities are looked at on the driver,
-where NeMo-RL compares them itself, with the mask of tokens as it was before sequences were masked for their error.
+The trainers of GRPO and PPO are known, synchronous and asynchronous. Log-probabilities are read on the driver, where
+NeMo-RL compares them itself. The token mask is the one before sequences were masked for their error.
 
-The ratios of the policy are made in its workers. For these to be seen, each of their environments needs tracker_diag
-too, and Ray has to start each process with `install`, which the environment of the script says:
+The ratios of the policy are made in its workers. To read them, each of their environments needs tracker_diag too. Ray
+has to start each process with `install`. The environment of the script says so:
 
     RAY_JOB_CONFIG_JSON_ENV_VAR='{"runtime_env": {"worker_process_setup_hook": "tracker_diag_nemo_rl.install"}}'
 """
@@ -63,7 +63,7 @@ NO_PREVIOUS = (
 )
 
 TRAINED = ("train", "")
-"""Prefixes of the row that is logged when a step has been trained on, of which others come before and after."""
+"""Prefixes of the row that is logged when a step has been trained on; other rows come before and after."""
 
 UNLIMITED = 1_000_000
 """NeMo-RL's usual `max_num_steps`, where the number of epochs ends the run."""
@@ -109,7 +109,7 @@ class DiagnosticsLogger:
         """Nothing."""
 
     def finish(self) -> None:
-        """Called before the trackers' own, since this logger stands first."""
+        """Called before the trackers' own, since this logger is first."""
         self._monitor.close()
 
 

@@ -2,8 +2,8 @@
 
     ray.init(runtime_env={..., "worker_process_setup_hook": "tracker_diag_open_instruct.attach"})
 
-Each learner looks at the tensors of its losses; the learners put theirs together once a step. The scalars go with what
-the first learner returns, and so come into the row that open-instruct logs for the step. Findings are told in the log.
+Each learner reads the tensors of its losses, and they are merged once a step. The scalars join what the first learner
+returns, so they are in the row that open-instruct logs for the step. Findings are in the log.
 """
 
 import logging
@@ -29,7 +29,7 @@ TESTED = "e6c3044 (August 2026), read, not run"
 
 SEES: dict[str, str] = {
     "policy": "the loss's own log-probabilities less the old ones; zero with one mini-batch and one epoch, where the "
-    "old ones are the same, which is told as no signal",
+    "old ones are the same, which is reported as no signal",
     "mismatch": "the old log-probabilities less vLLM's; not with use_vllm_logprobs, where they are the same",
     "reference": "with load_ref_policy",
     "post_tool": "with mask_tool_use: gaps in response_masks",
@@ -43,7 +43,7 @@ SEES: dict[str, str] = {
 """What is seen of a run, and under `not` what is not."""
 
 PARTS = (
-    "sequence_parallel_size is above 1: each learner has parts of sequences, in which turns cannot be told; nothing is "
+    "sequence_parallel_size is above 1: each learner has parts of sequences, in which turns are unknown; nothing is "
     "watched."
 )
 
@@ -171,7 +171,7 @@ class _Learner:
         self._goes_on_from = Path(path).parent if path else None
 
     def _begin(self, monitor: Monitor, config: Any) -> None:
-        """Before the first step: go on with the state, if there is one."""
+        """Before the first step: continue with the state, if there is one."""
         import torch.distributed as dist
 
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0

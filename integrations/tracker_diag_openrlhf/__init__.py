@@ -38,9 +38,9 @@ TESTED = "0.10 and 0.11"
 """Versions of OpenRLHF that the tests run against."""
 
 SEES: dict[str, str] = {
-    "policy": "from the workers of all ranks, where their losses are made, if each process has `install`, as both ways "
-    "of starting see to: of several updates a step all but the first, whose ratios are 1 by construction; with one "
-    "update a step that is no signal",
+    "policy": "from the losses in the workers of all ranks, if each process has `install`; both ways of starting do "
+    "that. Of several updates a step all but the first, whose ratios are 1 by construction; with one update a step "
+    "that is no signal",
     "mismatch": "with --algo.advantage.is_correction_level token or seq, which brings vLLM's log-probabilities; before "
     "0.11.2 with --algo.advantage.is_correction_enable",
     "reference": "with --algo.kl.use_loss; it tells how far the batch's first policy is from the reference",
@@ -48,7 +48,7 @@ SEES: dict[str, str] = {
     "advantage": "the sign of each token's advantage",
     "samples": "reward, advantage, prompt, length and truncation of each sequence",
     "metrics": "all that the trainer logs, at every step, and its evaluations",
-    "state": "beside the actor's checkpoint of the step, where the trainer sees its folder; found again with "
+    "state": "next to the actor's checkpoint of the step, if the trainer sees its folder; loaded with "
     "--ckpt.load_enable",
     "not": "the policy pair of workers that were started without `install`, of which the rules see ppo_kl and "
     "ppo_clip_ratio; the reference pair without use_loss, of which they see kl; "
@@ -73,8 +73,8 @@ _log = logging.getLogger("tracker_diag")
 def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     """Watch one call of `trainer.fit()`; call this before it, in the trainer's process.
 
-    The diagnostics go to the run of W&B that the trainer has started, beside its own rows. They are closed before
-    that run is ended.
+    The diagnostics go to the run of W&B that the trainer has started, next to its own rows. They are closed before that
+    run is ended.
 
     Args:
         trainer: a `BasePPOTrainer`, synchronous or not.
@@ -116,7 +116,7 @@ def _await_trainers(module: Any) -> None:
         attach(given["self"])
 
     with unless_changed("OpenRLHF", TESTED):
-        # The monitor is only for failures of attach itself, which are told in the log.
+        # The monitor is only for failures of attach itself, which are logged.
         after(module.BasePPOTrainer, "__init__", ("self", "strategy"), made, Monitor(catalog=False))
 
 
@@ -159,14 +159,14 @@ def _hear(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
 
 
 def _save_beside(trainer: Any, monitor: Monitor, saved: Saved, hooks: ExitStack) -> None:
-    """Beside the actor's checkpoints, which DeepSpeed writes in the actors' processes."""
+    """Next to the actor's checkpoints, which DeepSpeed writes in the actors' processes."""
     settings = trainer.args.ckpt
 
     def folder(step: int) -> Path:
         return Path(settings.path) / "_actor" / f"global_step{step}"
 
     def on_saved(_: Any, given: Mapping[str, Any]) -> None:
-        # Where the actors have a disk of their own there is no such folder here, and OpenRLHF asks whether there is.
+        # If the actors have a disk of their own, there is no such folder here. OpenRLHF asks whether there is.
         made = folder(given["global_step"])
         if given["global_step"] % settings.save_steps == 0 and made.is_dir():
             saved.put(made)

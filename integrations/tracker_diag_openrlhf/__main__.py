@@ -1,4 +1,4 @@
-"""OpenRLHF's own training script, with every worker process of Ray told to watch for the trainer."""
+"""OpenRLHF's own training script; every worker process of Ray waits for the trainer."""
 
 import json
 import os

@@ -38,10 +38,10 @@ TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026): read, not run"
 
 SEES: dict[str, str] = {
     "mismatch": "the trainer's log-probabilities less those of the rollout, of sampled tokens",
-    "post_tool": "gaps in loss_mask: the first run of trained tokens is the first turn, what follows a gap comes after "
-    "a tool or another message of the environment; also, where a rollout is in several samples, as when its prefix "
-    "breaks, a sample whose prompt goes on from another's. In the process, where other ranks have samples too, those "
-    "that go on from none here are then of unknown context, and count in the slice all alone",
+    "post_tool": "gaps in loss_mask: the first run of trained tokens is the first turn; what follows a gap comes after "
+    "a tool or another message of the environment. If the prefix of a rollout breaks, it is in several samples; one "
+    "whose prompt extends another's is after a tool too. In the process, if other ranks have samples, those that "
+    "extend none here are of unknown context; they count only in the slice all",
     "advantage": "the sign of each token's advantage",
     "env": "from the exports: the environment's name",
     "metrics": "in the process: all that the trainer logs, with its step",
@@ -99,7 +99,7 @@ def attach(*, monitor: Monitor | None = None) -> Monitor:
 
 
 class _Trainer:
-    """What the trainer of this process does before its first loss, and beside its losses."""
+    """What the trainer of this process does before its first loss, and besides its losses."""
 
     def __init__(self) -> None:
         self.samples = Samples()

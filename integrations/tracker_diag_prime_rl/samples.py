@@ -1,7 +1,7 @@
 """Which of a step's sequences begin after a tool's result, by the samples that prime-rl's loader has given.
 
-The loss is given no token ids. A rollout whose prefix breaks is in several samples, and a later one has what a tool
-said in its prompt, with the turn before: its prompt goes on from another's.
+The loss is given no token ids. If the prefix of a rollout breaks, it is in several samples. A later one has the turn
+before and a tool's answer in its prompt, which extends another's.
 """
 
 import os
@@ -33,8 +33,8 @@ class Samples:
     def about(self, lengths: Sequence[int]) -> dict[str, Any]:
         """What `observe` takes of the sequences of the losses of a step, in their order.
 
-        Where the two do not fit together, as with context parallelism, all are of unknown context; so are those among
-        several ranks that go on from none here, once any did: what they go on from may be on another rank.
+        If the two do not fit together, as with context parallelism, all are of unknown context. With several ranks, so
+        are those that extend none here, once any did: the sample that they extend may be on another rank.
         """
         step, self._of_step = self._of_step, []
         # Of a sequence without a token of the component, the loss of some releases is not asked.

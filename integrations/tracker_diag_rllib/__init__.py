@@ -7,9 +7,9 @@ or, for Ray Tune, which builds the algorithm in another process,
 
     config.callbacks(DiagnosticsCallback)
 
-Findings go to the run of W&B, MLflow or Trackio that is underway in the algorithm's process, and beside the event files
-of a `writer` that is given; under Tune, whose trackers are in another process, they are told in the algorithm's log, in
-files there, and where TRACKER_DIAG_NOTIFY says.
+Findings go to the run of W&B, MLflow or Trackio that is underway in the algorithm's process. If you pass a `writer`,
+they also go next to its event files. Under Tune, whose trackers are in another process, they go to the algorithm's log,
+to files there, and to TRACKER_DIAG_NOTIFY.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -26,11 +26,11 @@ def joined(minibatches: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def row(result: Mapping[str, Any], *, kl_computed: bool = True) -> dict[str, Any]:
-    """What a result holds beside the configuration, nested names joined by `/`.
+    """What a result holds besides the configuration, nested names joined by `/`.
 
-    RLlib says NaN for what was not logged in an iteration: an episode's return when none ended, a number of
-    parameters after the first. Only of what a learner computes NaN is NaN. And it says 0 for a KL that it does not
-    compute, which would read as a policy that does not move.
+    RLlib writes NaN for what was not logged in an iteration, such as an episode's return when none ended. Only of what
+    a learner computes NaN is NaN. And it says 0 for a KL that it does not compute, which would read as a policy that
+    does not move.
     """
     left_out = () if kl_computed else ("mean_kl_loss", "curr_kl_coeff")
     numbers = {

@@ -3,8 +3,8 @@
     tracker_diag_roll.attach(config)
     pipeline = AgenticPipeline(pipeline_config=config)
 
-Log-probabilities are looked at on the driver, where ROLL corrects the trainer against the inference engine, with
-the mask as it was before filters. The tracker that `track_with` names logs as ever.
+Log-probabilities are read on the driver, where ROLL corrects the trainer against the inference engine. The mask is the
+one before filters. The tracker that `track_with` names logs as ever.
 
 The ratios of the policy are made in the workers; without enable_old_logprobs_recompute, so are those of the correction.
 For these to be seen, Ray has to start each process with `install`, which the environment of the script says:
@@ -75,8 +75,8 @@ def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
 
     Args:
         config: the pipeline's.
-        monitor: one with settings, rules or trackers of your own. By default one that knows the run's settings and
-            writes to the run of W&B, MLflow or Trackio that ROLL starts.
+        monitor: one with settings, rules or trackers of your own. By default it knows the run's settings and writes to
+            the run of W&B, MLflow or Trackio that ROLL starts.
     """
     require("roll", "roll")
     given = monitor
@@ -132,7 +132,7 @@ def _takes_tokens_out(config: Any) -> bool:
 
 
 def _save_beside(monitor: Monitor, saved: Saved, on: ExitStack) -> None:
-    """With the pipeline's own state, before it is uploaded; a pipeline that goes on reads that when it is made."""
+    """With the pipeline's own state, before it is uploaded; a resumed pipeline reads that when it is made."""
     state = require("roll.utils.worker_state", "roll").WorkerState
 
     def put(_: Any, given: Mapping[str, Any]) -> None:

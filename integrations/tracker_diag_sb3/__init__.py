@@ -2,10 +2,10 @@
 
     model.learn(100_000, callback=DiagnosticsCallback())
 
-Findings go to the run of W&B, MLflow or Trackio that is underway when training starts, and beside the event files of
-`tensorboard_log`. The state of the diagnostics is saved with the model: `learn(reset_num_timesteps=False)` of a model
-that was loaded goes on with its baselines. Here a token is an action of the environment, and each is a sequence of its
-own, as each is a sample of its own in PPO's loss.
+Findings go to the run of W&B, MLflow or Trackio that is underway when training starts. They also go next to the event
+files of `tensorboard_log`. The state of the diagnostics is saved with the model: `learn(reset_num_timesteps=False)` of
+a loaded model continues with its baselines. Here a token is an action of the environment. Each is a sequence of its
+own, as each is a sample in PPO's loss.
 """
 
 from typing import TYPE_CHECKING

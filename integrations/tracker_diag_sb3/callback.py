@@ -46,7 +46,7 @@ class DiagnosticsCallback(BaseCallback):
     """Give it to `learn`; it costs no forward pass, since it takes the log-probabilities that the loss is made of.
 
     Args:
-        monitor: by default one is made when training starts, with the settings of the model, and writes to the
+        monitor: by default one is made when training starts. It has the settings of the model and writes to the
             trackers that are underway. In either case it is closed when training ends.
         guards: those of the monitor that is made; what they decide is done as far as docs/guards.md says.
     """
@@ -54,7 +54,7 @@ class DiagnosticsCallback(BaseCallback):
     def __init__(self, *, monitor: Monitor | None = None, guards: Guarded = ()) -> None:
         super().__init__()
         if monitor is not None and guards:
-            raise DiagError("guards: given beside a monitor, expected one of the two; give them to the monitor")
+            raise DiagError("guards: given next to a monitor, expected one of the two; give them to the monitor")
         self._guards = guards
         self._steps: Steps | None = None
         self._given = monitor
@@ -71,8 +71,8 @@ class DiagnosticsCallback(BaseCallback):
         """Steps between two rows of our own; None where the logger's are enough."""
         self._last_row = 0
         self._underway: dict[str, Any] | None = None
-        """The variables of the `learn` that is watched: of a callback that stands twice in a list SB3 makes each call
-        twice, of which the second is left out."""
+        """The variables of the `learn` that is watched: if a callback is twice in a list, SB3 makes each call twice;
+        the second one is left out."""
         self._stepped = 0
         self._episodes: Episodes | None = None
 
@@ -98,7 +98,7 @@ class DiagnosticsCallback(BaseCallback):
             monitor.expect(expected_rows(model, self.num_timesteps, self._every))
         with monitor.guard("integration_errors"):
             if self.num_timesteps:
-                resume(monitor, getattr(model, STATE, None), "a model that was trained without the diagnostics goes on")
+                resume(monitor, getattr(model, STATE, None), "training of a model without diagnostics continues")
             setattr(model, STATE, _State(monitor))
         self._episodes = None
         with monitor.guard("integration_errors"):
@@ -257,7 +257,7 @@ class _Writer(KVWriter):
 
 
 class _State:
-    """Stands in the model for the state that the monitor has when the model is saved; loaded it is a dictionary."""
+    """Represents in the model the state that the monitor has when the model is saved; loaded it is a dictionary."""
 
     __slots__ = ("_monitor",)
 

@@ -6,8 +6,8 @@
             tracker_diag_skyrl.attach(trainer)
             return trainer
 
-The ratios of the policy are made in the workers. For these to be seen, Ray has to start each process with `install`,
-which the environment of the script that calls `ray.init` says:
+The ratios of the policy are made in the workers. To read them, Ray has to start each process with `install`. The
+environment of the script that calls `ray.init` says so:
 
     RAY_JOB_CONFIG_JSON_ENV_VAR='{"runtime_env": {"worker_process_setup_hook": "tracker_diag_skyrl.install"}}'
 
@@ -53,7 +53,7 @@ SEES: dict[str, str] = {
     "advantage": "the sign of each token's advantage",
     "samples": "reward, advantage, length and group of each sequence",
     "metrics": "all that the trainer logs, with its step",
-    "state": "beside the checkpoint of the step, found again when training resumes; not where these are in a cloud",
+    "state": "next to the checkpoint of the step, found again when training resumes; not where these are in a cloud",
     "not": "the policy pair without `install`, of which the rules see policy/loss_metrics/clip_ratio, and with "
     "Megatron; its context with step_wise_trajectories; mismatch and reference with a loss on the rollout's "
     "log-probabilities (rollout_is, dppo; asynchronous runs take these) without off_policy_correction or "
@@ -76,7 +76,7 @@ _log = logging.getLogger("tracker_diag")
 def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     """Watch one call of `trainer.train()`; call this before it.
 
-    The diagnostics go to the run of W&B, MLflow or TensorBoard that `trainer.tracker` has started, beside its rows.
+    The diagnostics go to the run of W&B, MLflow or TensorBoard that `trainer.tracker` has started, next to its rows.
     They are closed before that run is ended.
 
     Args:

@@ -8,8 +8,8 @@
 `tis = tracker_diag_slime.observing(your_function)` in a module of yours. Where neither fits,
 `--custom-megatron-before-train-step-hook-path tracker_diag_slime.before_train_step` sees the metrics alone.
 
-The rank that has slime's W&B run watches, with what the other ranks that make losses hand over, a step later. Rollouts
-are in another process, with a monitor of their own for the rules about environment and reward.
+The rank with slime's W&B run watches. Other ranks that make losses send it their counts, a step later. Rollouts are in
+another process. They have a monitor of their own for the rules about environment and reward.
 """
 
 import logging
@@ -286,8 +286,8 @@ def _observe(monitor: Monitor, given: Mapping[str, Any]) -> None:
     lengths = given["total_lengths"], given["response_lengths"]
     after_tool: list[Any] | None = None
     if any(len(values) != len(mask) for values, mask in zip(new, parts, strict=True)):
-        # Context parallel: log-probabilities of this rank's part, masks of the whole. What comes after a tool is told
-        # by the whole.
+        # Context parallel: log-probabilities of this rank's part, masks of the whole. What comes after a tool is known
+        # from the whole.
         part_of = require("slime.backends.megatron_utils.cp_utils", "slime").slice_log_prob_with_cp
         flags = [mask & (((~mask) & (mask.cumsum(0) > 0)).cumsum(0) > 0) for mask in parts]
         after_tool = [part_of(whole, *both) for whole, *both in zip(flags, *lengths, strict=True)]

@@ -5,7 +5,7 @@
     accelerator.init_trackers("project", config)
     monitor = attach(accelerator)   # after init_trackers
 
-Findings go to the run of W&B, MLflow or Trackio that the framework logs to, and beside the event files of its
+Findings go to the run of W&B, MLflow or Trackio that the framework logs to. They also go next to the event files of its
 TensorBoard callback. Reinforcement learning with TRL has an integration of its own, `tracker_diag_trl`, which sees the
 tensors too.
 """

@@ -19,7 +19,7 @@ def save(monitor: Monitor, args: Any, state: Any, framework: str = "transformers
 
 
 def load(monitor: Monitor, args: Any, state: Any, framework: str = "transformers") -> None:
-    """Go on from the checkpoint that the Trainer resumes from, if it does.
+    """Continue from the checkpoint that the Trainer resumes from, if it does.
 
     It is looked for among those of `output_dir`. A monitor that has seen steps already is left as it is; one whose
     state is missing or damaged begins anew, and says so.

@@ -105,4 +105,4 @@ def ranks() -> Ranks | None:
 def one_of(monitor: Monitor | None, guards: Guards) -> None:
     """Raise DiagError where both are given."""
     if monitor is not None and guards:
-        raise DiagError("guards: given beside a monitor, expected one of the two; give them to the monitor")
+        raise DiagError("guards: given next to a monitor, expected one of the two; give them to the monitor")

@@ -51,7 +51,7 @@ def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[s
     def on_load(_: Any, folder: Any) -> None:
         saved.find(folder)
 
-    # What is registered for checkpointing must be in each that is loaded; beside them a missing state is no error.
+    # What is registered for checkpointing must be in each that is loaded; next to them a missing state is no error.
     with tracker.hooks.part(UNSAVED) as on:
         on.callback(accelerator.register_save_state_pre_hook(on_save).remove)
         on.callback(accelerator.register_load_state_pre_hook(on_load).remove)

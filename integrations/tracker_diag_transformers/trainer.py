@@ -64,9 +64,9 @@ class DiagnosticsCallback(Watching):
     """Hears every `log` of the Trainer; `attach` puts it where it is closed before the trackers' runs end.
 
     Args:
-        monitor: by default one is made at the first step, with the settings of Trainer and model, and writes to the
+        monitor: by default one is made at the first step. It has the settings of Trainer and model, and writes to the
             trackers that are underway then.
-        algorithm: what is trained with, which a callback is not told.
+        algorithm: what is trained with, which a callback cannot see.
         guards: those of the monitor that is made.
     """
 

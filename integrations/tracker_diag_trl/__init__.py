@@ -1,12 +1,13 @@
-"""TRL: log-probabilities where the loss is computed, tool tokens apart, and all metrics, into the diagnostics.
+"""TRL: log-probabilities where the loss is computed, tool tokens separately, and all metrics, into the diagnostics.
 
     trainer = GRPOTrainer(model, reward_funcs, args=GRPOConfig(report_to="mlflow", ...), tools=[search], ...)
     attach(trainer)
     trainer.train()
 
-Findings go to the run of W&B, MLflow or Trackio that the trainer logs to, and beside the event files of its TensorBoard
-callback. Of trainers without ratios of tokens, such as DPO or SFT, the rules see what they log. The state of the
-diagnostics is in the trainer's checkpoints: training that is resumed from `output_dir` goes on with its baselines.
+Findings go to the run of W&B, MLflow or Trackio that the trainer logs to. They also go next to the event files of its
+TensorBoard callback. Of trainers without ratios of tokens, such as DPO or SFT, the rules see what they log. The state
+of the diagnostics is in the trainer's checkpoints: training that is resumed from `output_dir` continues with its
+baselines.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,19 +31,19 @@ SEES = {
     "post_tool": "GRPO with tools, environment_factory, or a rollout_func that gives env_mask; completions of a "
     "dataset whose prompt has a tool's result among its messages",
     "advantage": "GRPO, with each of the pairs",
-    "prompt": "GRPO: told apart by their token ids",
+    "prompt": "GRPO: distinguished by their token ids",
     "control": "GRPO: the tokens that the tokenizer adds to its vocabulary, as chat marks and tool-call marks are",
     "samples": "GRPO and RLOO: rewards by function, advantage, length and text of each completion, and the tool calls "
-    "that were answered, by tool; with attach(correct=...) whether it is right. Of several processes the first counts "
-    "those of all, those of the others a log later; texts stay on their process",
-    "seconds": "GRPO of several processes: what each takes to sample, to call tools and to make log-probabilities, so "
-    "that a slow one is named",
+    "that were answered, by tool; with attach(correct=...) whether it is right. Of several processes, the first counts "
+    "those of all; those of the others come a log later; texts stay on their process",
+    "seconds": "GRPO of several processes: the time of each for sampling, tools and log-probabilities, to name a slow "
+    "process",
     "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
     "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in "
     "AsyncGRPO; in GRPO with the liger loss of older releases, or as Unsloth has it; which of several tools answered; "
-    "with a rollout_func that gives no env_mask and has several prompts a task, or several turns in a completion, who "
-    "wrote what: these rows are of unknown context, and count in the slice all alone. Completions that "
-    "mask_truncated_completions takes out of the loss are counted alone",
+    "who wrote what in rows of a rollout_func without env_mask, if it has several prompts a task or several turns in a "
+    "completion: their context is unknown, and they count only in the slice all. Completions that "
+    "mask_truncated_completions takes out of the loss are only counted",
 }
 
 
@@ -51,16 +52,16 @@ def attach(
 ) -> Monitor:
     """Watch `trainer.train()`; call it before that, and on every process.
 
-    What cannot be seen with the trainer's settings, or with its version, is told by a warning, once.
+    What cannot be seen with the trainer's settings, or with its version, is logged once, as a warning.
 
     Args:
         trainer: any trainer of TRL.
-        monitor: by default one is made that knows the trainer's settings, its clip range and all its processes,
-            and that writes to the trackers which the trainer starts. In either case it is closed when training
-            ends, just before these are; a second `train()` has one of its own, unless one is given.
+        monitor: by default one is made that knows the trainer's settings, its clip range and all its processes. It
+            writes to the trackers that the trainer starts. In either case it is closed when training ends, just before
+            these are. A second `train()` has one of its own, unless you pass one.
         guards: those of the monitor that is made; the trainer does what they decide, as far as docs/guards.md says.
-        correct: name of the reward function that gives 1 for a right answer and 0 for a wrong one, if there is one:
-            for the rules that hold the reward against success.
+        correct: name of the reward function that gives 1 for a right answer and 0 for a wrong one. Rules compare the
+            reward with it.
     """
     require("trl", "trl")
     from tracker_diag_trl.callback import attach_trainer

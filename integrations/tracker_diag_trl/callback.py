@@ -16,8 +16,8 @@ from tracker_diag_trl.samples import CompletionSamples
 from tracker_diag_trl.tensors import GrpoTensors
 
 NO_RATIO = (
-    "no signal: with these settings GRPO trains on-policy by construction, its ratio is 1 at every token, and tails, "
-    "ESS and KL by slice will not be seen. To get one set num_iterations above 1, beta above 0, or sample with a "
+    "no signal: with these settings GRPO trains on-policy by construction, and its ratio is 1 at every token. Tails, "
+    "ESS and KL by slice will not be seen. To get a signal, set num_iterations above 1, beta above 0, or sample with a "
     "rollout engine (use_vllm)"
 )
 

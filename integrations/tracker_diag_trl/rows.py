@@ -1,7 +1,7 @@
 """What comes before the rows of a generation, where TRL itself marks nothing.
 
 A completion may begin after a tool's result that is part of its prompt, as in a dataset of conversations under way. The
-messages of the dataset say so. A `rollout_func` gives tokens alone, which say nothing about their authors: rows of
+messages of the dataset say so. A `rollout_func` gives only tokens, which say nothing about their authors. So rows of
 several prompts a task, and completions of several turns without `env_mask`, are of unknown context.
 """
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("tracker_diag")
 
 
 class Rows:
-    """What is known of the rows of the last generation, until they are trained on in an order of TRL's own."""
+    """What is known of the rows of the last generation, until TRL trains on them in its own order."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer

@@ -7,7 +7,7 @@ from tracker_diag import Monitor
 from tracker_diag.errors import UnknownName
 
 FAILED = "{'error': "
-"""How the answer of a tool begins that TRL has written itself, because the call raised or its tool is not there."""
+"""How a tool's answer begins that TRL has written itself, as the call raised or the tool is missing."""
 
 
 class CompletionSamples:

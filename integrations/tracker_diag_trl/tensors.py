@@ -11,12 +11,12 @@ from tracker_diag_trl.rows import Rows
 
 
 class GrpoTensors:
-    """What the two hooks keep between them, and when each ratio pair is told.
+    """What the two hooks keep between them, and when each ratio pair is reported.
 
-    A generation is trained on in several steps, the same micro-batches `num_iterations` times. Until the first
-    update after it the policy is still the one that is kept as the old one: its ratio is 1 by construction, and is
-    left out, for with it every quantile would hang on how many of such steps the window holds. The sampler's ratio
-    is the same each time, so it is told the first time.
+    A generation is trained on in several steps, the same micro-batches `num_iterations` times. Until the first update
+    after it, the policy is still the one that is kept as the old one. Its ratio is then 1 by construction, and is left
+    out. Otherwise every quantile would depend on the number of such steps in the window. The sampler's ratio is the
+    same each time, so it is reported the first time.
     """
 
     def __init__(self, trainer: Any, monitor: Monitor) -> None:
@@ -96,8 +96,8 @@ class GrpoTensors:
         rollout = inputs.get("sampling_per_token_logps")
         if rollout is None:
             return
-        # NaN is TRL's mark for what vLLM could not score: nothing is known of these tokens, which is no fault of
-        # numerics, and a ratio of 1 would understate the mismatch.
+        # NaN is TRL's mark for what vLLM could not score. Nothing is known of these tokens, which is no fault of
+        # numerics. A ratio of 1 would understate the mismatch.
         scored = ~rollout.isnan()
         self._count("unscored_tokens", shown["model_mask"] & ~scored)
         masks = {name: shown[name] & scored for name in ("response_mask", "model_mask")}
@@ -105,7 +105,7 @@ class GrpoTensors:
         weights = inputs.get("importance_sampling_ratio")  # a value per sequence is not one of any token's
         applied = {} if weights is None or weights.shape != rollout.shape else {"applied_weights": weights}
         self._monitor.observe(
-            old_logprobs=logprobs if old is None else old,  # none is kept where no update lies between the two
+            old_logprobs=logprobs if old is None else old,  # none is kept if there is no update between the two
             rollout_logprobs=rollout,
             seconds=self.own_time.taken(),
             **{**shown, **masks, **applied},
@@ -123,6 +123,6 @@ def several_processes() -> bool:
 
 
 def _added_tokens(processing_class: Any) -> list[int]:
-    """Ids of the tokens that stand beside the vocabulary: chat marks, tool-call marks; no ids if nobody knows."""
+    """Ids of the tokens outside the vocabulary: chat marks, tool-call marks; no ids if they are unknown."""
     tokenizer = getattr(processing_class, "tokenizer", processing_class)  # that of a processor, for images too
     return sorted(getattr(tokenizer, "added_tokens_decoder", {}))

@@ -4,10 +4,10 @@ Up to 0.8 verl looks for no plugins; there name it in the environment of the job
 
     VERL_USE_EXTERNAL_MODULES=tracker_diag_verl.plugin
 
-The process that has a `Tracking`, the trainer's own, gets a monitor: `trainer.logger.diag`. Both trainers are known,
-v0 and v1, the asynchronous ones too. Log-probabilities are looked at on the driver, after the advantages are there,
-with the response mask as it was before rejection sampling; those of the policy that is updated in its workers, which
-send the driver what they come to.
+The process that has a `Tracking`, the trainer's own, gets a monitor: `trainer.logger.diag`. Both trainers are known, v0
+and v1, the asynchronous ones too. Log-probabilities are read on the driver, after the advantages are there. The
+response mask is the one before rejection sampling. Those of the updated policy are read in its workers, which send
+counts to the driver.
 
 rLLM with verl as its backend is known too: its trainer logs through a `Tracking` of its own. A trajectory whose context
 was rewritten is in several rows there; which one comes first is not known, and they are of unknown context.
@@ -52,7 +52,7 @@ SEES: dict[str, str] = {
     "first, whose ratios are 1 by construction; with one mini-batch a step that is no signal. In bypass_mode, and with "
     "use_rollout_log_probs, it is the policy against the one that sampled, in all mini-batches",
     "mismatch": "with actor_rollout_ref.rollout.calculate_log_probs=True, and without bypass_mode",
-    "reference": "with a reference policy (use_kl_loss or use_kl_in_reward); it tells how far the batch's first policy "
+    "reference": "with a reference policy (use_kl_loss or use_kl_in_reward); it shows how far the batch's first policy "
     "is from it",
     "post_tool": "multi-turn rollouts: gaps in response_mask, taken before rejection sampling; of an agent loop with "
     "several outputs a session, all of the second and later ones, in the trainer v1",
@@ -62,13 +62,12 @@ SEES: dict[str, str] = {
     "env": "data_source of each sequence; in v0 trainers",
     "prompt": "uid of each sequence; in v0 trainers",
     "samples": "score, advantage, length and group of each sequence; in v0 trainers also data source, turns, acc as "
-    "whether it is right, and the numbers that the reward function tells besides, as parts of the reward",
+    "whether it is right; further numbers of the reward function, as parts of the reward",
     "metrics": "all that Tracking.log is given, with its step",
-    "state": "beside the checkpoint of the step, found again when training resumes; not in the fully "
-    "asynchronous trainer",
+    "state": "next to the checkpoint of the step, loaded when training resumes; not in the fully asynchronous trainer",
     "not": "the policy ratio in Megatron's actor of 0.7 and with the trainer of tinker, of which the rules see "
-    "actor/ppo_kl and actor/pg_clipfrac; which tokens of the policy pair come after a tool where rejection sampling "
-    "(rollout_rs) has taken tokens out of their mask, and what is known of whole sequences; tensors of the driver in "
+    "actor/ppo_kl and actor/pg_clipfrac; which tokens of the policy pair come after a tool, if rejection sampling "
+    "(rollout_rs) has taken tokens out of their mask; statistics of whole sequences then; tensors of the driver in "
     "main_ppo_sync of 0.8; which of several tools answered",
 }
 """What is seen of a run, and under `not` what is not."""
@@ -92,7 +91,7 @@ _ADVANTAGES = {
     "verl.experimental.separation.ray_trainer": ("compute_advantage", "data"),
     "rllm.trainer.verl.verl_backend": ("update_dataproto_with_advantages", "batch"),
 }
-"""Where each trainer looks the function up that adds advantages to the batch, and the name by which it takes that."""
+"""Where each trainer looks up the function that adds advantages to the batch, and its name for the batch."""
 
 KNOWN = {
     "uid", "data_source", "__num_turns__", "acc", "score", "index", "tool_call_counts", "min_global_steps",
@@ -108,8 +107,8 @@ _log = logging.getLogger("tracker_diag")
 def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str, Any] | None = None) -> Monitor:
     """Watch the training that logs to `tracking`, a `verl.utils.tracking.Tracking`; its monitor is `tracking.diag`.
 
-    The diagnostics go to the runs of W&B, MLflow, Trackio and TensorBoard that `tracking` has started, beside its own
-    rows. They are closed when `tracking` is finished, before the trackers' runs are.
+    The diagnostics go to the runs of W&B, MLflow, Trackio and TensorBoard that `tracking` has started. They are closed
+    when `tracking` is finished, before the trackers' runs are.
 
     Args:
         monitor: one with settings, rules or trackers of your own, in place of that which watches already, as the
@@ -166,7 +165,7 @@ def _blind(settings: Mapping[str, object]) -> dict[Pair, str | None]:
     elif settings.get("algorithm.rollout_correction.bypass_mode"):
         blind["mismatch"] = (
             "bypass_mode trains on the rollout's log-probabilities, and the policy pair is against these; set "
-            "algorithm.rollout_correction.bypass_mode=False to see them apart"
+            "algorithm.rollout_correction.bypass_mode=False to see them separately"
         )
     if not (settings.get(f"{_ACTOR}use_kl_loss") or settings.get("algorithm.use_kl_in_reward")):
         blind["reference"] = f"set {_ACTOR}use_kl_loss=True"
@@ -176,8 +175,8 @@ def _blind(settings: Mapping[str, object]) -> dict[Pair, str | None]:
 def _of_workers(settings: Mapping[str, object]) -> dict[str, bool]:
     """What the workers' old log-probabilities and masks are, as `Workers` takes it.
 
-    Where the old ones are the rollout's, in bypass mode and in the fully asynchronous trainer, every update's ratios
-    are those of the policy against the one that sampled, and all count.
+    In bypass mode and in the fully asynchronous trainer, the old ones are the rollout's. Every update's ratios then
+    compare the policy with the one that sampled, and all count.
     """
     correction = "algorithm.rollout_correction."
     sampled = settings.get(f"{correction}bypass_mode") or settings.get(f"{_ACTOR}use_rollout_log_probs")
@@ -350,7 +349,7 @@ def _samples(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) -
     for name, theirs in (("group", "uid"), ("env", "data_source"), ("turns", "__num_turns__"), ("correct", "acc")):
         if theirs in others and len(others[theirs]) == n:
             columns[name] = [*others[theirs]]
-    # What the reward function told besides the score lies there under names of its own.
+    # What the reward function gave besides the score is there under names of its own.
     parts = {name: values for name, values in others.items() if name not in KNOWN and _numbers(values, n)}
     return columns | ({"components": parts} if parts else {})
 

@@ -1,4 +1,4 @@
-"""The state of the diagnostics beside verl's checkpoints, in the folder `global_step_N` of `trainer.default_local_dir`.
+"""The state of the diagnostics, next to verl's checkpoints: in `global_step_N` of `trainer.default_local_dir`.
 
 A trainer may load its checkpoint before it makes the `Tracking` that diagnostics attach to, as that of v1 does: so its
 class is looked at as soon as it is there, and what was loaded is kept until then.
@@ -29,7 +29,7 @@ class Checkpoints:
         self._loaded: Any = None
         self._monitor: Monitor | None = None
         self._saved: Saved | None = None
-        self._health = Monitor(catalog=False)  # only for failures of a hook, which are told in the log
+        self._health = Monitor(catalog=False)  # only for failures of a hook, which are logged
 
     def hook_trainers(self, tested: str) -> None:
         """Put hooks on the trainers that this process has loaded, once on each."""
@@ -71,7 +71,7 @@ class Checkpoints:
             self._resume(given["self"])
 
     def _resume(self, trainer: Any) -> None:
-        """`trainer` is about to begin, or to go on."""
+        """`trainer` is about to begin, or to continue."""
         settings, done = trainer.config.trainer, int(trainer.global_steps)
         if self._monitor is not None and self._saved is not None:
             self._monitor.expect(int(trainer.total_training_steps) - done)

@@ -21,7 +21,7 @@ def _begun(_: None, given: Mapping[str, Any]) -> None:
 
 
 def _look(tracking: Any) -> None:
-    # The monitor is only for failures of attach itself, which are told in the log.
+    # The monitor is only for failures of attach itself, which are logged.
     after(tracking.Tracking, "__init__", ("default_backend", "config"), _begun, Monitor(catalog=False))
 
 

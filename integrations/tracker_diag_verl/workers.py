@@ -1,6 +1,6 @@
 """The policy pair from verl's workers: each looks at what its loss is made of, and sends a few kB once an update.
 
-Puts nothing on before verl itself imports the modules, so that a process without an actor is left as it is.
+It hooks nothing before verl itself imports the modules. So a process without an actor does not change.
 """
 
 from collections.abc import Mapping

@@ -65,7 +65,7 @@ def test_what_a_new_rule_is_made_of_is_told(tmp_path):
     )
     again = run("new", "ACM001", folder)
     assert again.exit_code == 2
-    assert again.stderr == f"tracker-diag: id: ACM001 stands in {folder}/ACM001.yaml:2; take another one\n"
+    assert again.stderr == f"tracker-diag: id: ACM001 is already in {folder}/ACM001.yaml:2; take another one\n"
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_a_case_that_fails_is_told_and_exits_with_1(own):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id: ACM001\nid: ACM002\n", "ACM001.yaml:2: key 'id' stands twice"),
+        ("id: ACM001\nid: ACM002\n", "ACM001.yaml:2: key 'id' is there twice"),
         ("- 1\n", "ACM001.yaml:1: a list given, expected a rule"),
         ("id: nope\n", "ACM001.yaml:1: id: String should match pattern"),
         (f"{LEAST}inhibits: [POL099]", "ACM001.yaml:1: ACM001 speaks of POL099, which is no rule; did you mean POL0"),

@@ -321,7 +321,7 @@ def test_calls_per_tool_tell_the_entropy_of_the_choice(calls, entropy):
         ("read_at:", "read_in:", "unknown.yaml:2: read_in: no such field"),
         ("scale: 2.0", "times: 2.0", "unknown.yaml:5: metrics.entropy.transform.times: no such field"),
         ("[a/kl]", "[]", "unknown.yaml:4: metrics.kl: Tuple should have at least 1 item"),
-        ("kl: [a/kl]", "reward: [a/kl]\n  reward: [b]", "unknown.yaml:5: key 'reward' stands twice"),
+        ("kl: [a/kl]", "reward: [a/kl]\n  reward: [b]", "unknown.yaml:5: key 'reward' is there twice"),
         ("[a/kl]", "['{tool}/kl']", "kl: '{tool}/kl' names a member"),
         ("metrics:", "metrics: [", "unknown.yaml:5: expected ',' or ']'"),
     ],

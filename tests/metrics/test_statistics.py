@@ -216,7 +216,7 @@ def test_an_unknown_statistic_lists_the_known_ones():
         ("ess_sequence", {}, "fewer than 50 sequences in the window"),
         ("ess_applied", {}, "fewer than 200 finite applied_weights observed"),
         ("tail_stretch", {}, "no reference period yet, or too few tokens in it or in the window"),
-        ("pareto_k", {}, "the weights do not spread enough for it to be told"),
+        ("pareto_k", {}, "the weights do not spread enough to compute it"),
     ],
 )
 def test_a_statistic_says_what_it_lacks(stat, more, why):

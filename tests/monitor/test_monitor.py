@@ -725,7 +725,7 @@ def test_what_comes_after_the_end_is_counted_told_once_and_left_out(rng, make_ba
     assert list(seen.records) == [0]
     assert monitor.health["after_close"] == 6
     (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith("after_close: DiagError: the run that was watched has ended; wrap the one that goes on")
+    assert told.startswith("after_close: DiagError: the run that was watched has ended; wrap the one that continues")
 
 
 @pytest.mark.slow

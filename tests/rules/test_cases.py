@@ -49,7 +49,7 @@ def test_cases_are_read(tmp_path):
             "two\n  rule: NUM005",
             ":6: 1.rule: 'NUM005' given, expected NUM004, as the file is nam",
         ),
-        ("- name: one", "- name: one\n  name: two", ":2: key 'name' stands twice"),
+        ("- name: one", "- name: one\n  name: two", ":2: key 'name' is there twice"),
         (GOOD, "", ":1: NoneType given, expected a list of cases, at least one"),
         (GOOD, "[]", ":1: list given, expected a list of cases, at least one"),
         (GOOD, "a: b", ":1: dict given, expected a list of cases"),

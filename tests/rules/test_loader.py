@@ -40,7 +40,7 @@ def test_a_rule_is_read(tmp_path):
     ("old", "new", "message"),
     [
         ("severity: warn", "severity: warning", "rule.yaml:6: severity: Input should be 'info', 'warn' or 'error'"),
-        ("severity: warn", "severity: warn\nseverity: info", "rule.yaml:7: key 'severity' stands twice"),
+        ("severity: warn", "severity: warn\nseverity: info", "rule.yaml:7: key 'severity' is there twice"),
         ("below: 0.1}", "bellow: 0.1}", "rule.yaml:10: signals.low.bellow: no such field; did you mean below?"),
         (
             "metric: reward}",

@@ -37,7 +37,7 @@ def test_what_it_says_of_optional_fields_is_what_holds_without_them(tmp_path):
     [
         ("my-rule", "id: 'my-rule' given, expected two to four capitals and three digits, as in ACM001"),
         ("../A001", "id: '../A001' given, expected"),
-        ("POL001", f"id: POL001 stands in {CATALOG}/POL001.yaml:2; take another one"),
+        ("POL001", f"id: POL001 is already in {CATALOG}/POL001.yaml:2; take another one"),
         ("ACM001", "ACM001.yaml:2; take another one"),
         ("ACM003", "tests/ACM003.yaml:1: is there already; take another id, or remove it"),
     ],

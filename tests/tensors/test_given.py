@@ -109,7 +109,7 @@ def test_labels_come_per_token_or_per_sequence():
             {"old_logprobs": padded(OLD)},
             "old_logprobs: an array of shape (3, 4) given, expected a list of sequences",
         ),
-        ({"sequence_ids": np.zeros(8, int)}, "sequence_ids: ids beside a list of sequences given, expected none: the"),
+        ({"sequence_ids": np.zeros(8, int)}, "sequence_ids: ids next to a list of sequences given, expected none: the"),
         (
             {"logprobs": [["a"] * 3, ["b"], ["c"] * 4]},
             "logprobs: dtype object given, expected floats; token ids are not",

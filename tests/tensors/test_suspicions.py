@@ -46,7 +46,7 @@ MISTAKES = {
     ),
     "swapped masks": (
         lambda b: b | {"response_mask": b["model_mask"], "model_mask": b["response_mask"]},
-        ["response_mask lies wholly inside model_mask. Are the two swapped?"],
+        ["response_mask is wholly inside model_mask. Are the two swapped?"],
     ),
     "some model tokens outside": (
         lambda b: b | {"response_mask": np.arange(24) < 20},

@@ -101,6 +101,6 @@ def test_nan_and_constant_series():
 
 def test_gaps_in_steps_that_are_even_otherwise():
     run = run_of(*[(step, {"kl": 1.0}) for step in (*range(30), *range(50, 80))])
-    assert run.caveats == ("a gap in the steps from 29 to 50, where rows are 1 apart",)
+    assert run.caveats == ("a gap in the steps from 29 to 50; the usual distance is 1",)
     uneven = run_of(*[(step * step, {"kl": 1.0}) for step in range(30)])
     assert uneven.caveats == ()

@@ -1,9 +1,9 @@
 """What integrations are made of: each package under `integrations/` adds what is peculiar to its framework.
 
-Settings of a run (`dotted`, `plain`, `clip_range`), the trackers that are underway (`add_active`), the state of an
-earlier process (`resume`; `saved.py` has it beside checkpoints), a training that is attached to twice (`watching`,
-`watch_once`), a framework that may have changed (`Hooks`, `unless_changed`, `monitor_knowing`, `tell_changed`), a batch
-as a driver has it (`observe_before_update`, `of_sequences`), and a class that needs the framework (`on_demand`).
+Settings of a run: `dotted`, `plain`, `clip_range`. Trackers that are underway: `add_active`. State of an earlier
+process: `resume`; `saved.py` saves it next to checkpoints. A training that is attached to twice: `watching`,
+`watch_once`. A framework that may have changed: `Hooks`, `unless_changed`, `monitor_knowing`, `tell_changed`. A batch
+as a driver has it: `observe_before_update`, `of_sequences`. A class that needs the framework: `on_demand`.
 """
 
 import logging
@@ -54,8 +54,8 @@ def clip_range(low: object, high: object = None) -> tuple[float, float]:
     """How far below and above 1 the ratio is clipped, as `Monitor` takes it, from a trainer's settings.
 
     Args:
-        low: the setting as it stands; the usual 0.2 where it is no positive number. No ratio goes below 0, so it is
-            bounded below 1.
+        low: the setting; 0.2, the usual one, if it is not a positive number. It is bounded below 1, as no ratio is
+            below 0.
         high: that of the other side; as `low` where it is no positive number.
     """
     below, above = (float(side) if isinstance(side, int | float) and side > 0 else None for side in (low, high))
@@ -74,17 +74,16 @@ def add_active(
     """Write to the runs that are underway in this process, and tell people by TRACKER_DIAG_NOTIFY.
 
     Each run is written to once, however often this is called. Where there is none, a folder of JSON Lines in
-    TRACKER_DIAG_DIR, or `.tracker_diag`, stands for it. One line says where to and what is looked for. What fails is
+    TRACKER_DIAG_DIR, or `.tracker_diag`, takes its place. One line says where, and what is expected. What fails is
     counted, as with all that is done while a framework trains.
 
     Args:
-        writers: what the framework itself logs through, for runs that cannot be found in a process: a
-            `SummaryWriter`, or what has one as its `writer`, a logger of Lightning, a tracker of accelerate. One that
-            we do not know is left out.
+        writers: what the framework itself logs through, for runs that cannot be found in a process. A `SummaryWriter`,
+            an object with one as `writer`, a logger of Lightning or a tracker of accelerate. Others are left out.
         sees: what the integration sees, by name, as its `SEES`.
-        blind: the pairs that the run's settings leave without a signal, each with what would change it, or None if
-            nothing would. All others in `sees` are then promised: if one has not come after five steps, a warning says
-            so once. None where the settings are not known.
+        blind: the pairs without a signal in the run's settings, each with what would change that, or None. All others
+            in `sees` are promised. If one is missing after five steps, a warning says so once. None if the settings are
+            not known.
         tools: whether what is trained can call any.
         wait: a run may still begin, and this be called again: no folder is made yet.
 
@@ -136,10 +135,10 @@ def _written_by(writer: Any) -> Tracker | None:
 
 
 def resume(monitor: Monitor, saved: Any, missing: str, framework: str = "") -> bool:
-    """Go on with the state that a framework's checkpoint holds, for a run that is resumed from there.
+    """Load the state in a framework's checkpoint, for a run that is resumed from there.
 
     A monitor that has seen steps already is left as it is; one whose state is missing or damaged begins anew, and says
-    so, in the log and in the run. So it does of a state that another release of the framework has left, and goes on.
+    so, in the log and in the run. It warns of a state from another release of the framework, and continues with it.
 
     Args:
         saved: what `Monitor.state_dict` gave, with the release under RELEASE where `of_release` has put it; None where
@@ -148,7 +147,7 @@ def resume(monitor: Monitor, saved: Any, missing: str, framework: str = "") -> b
         framework: the name of its package, if its release is to be compared.
 
     Returns:
-        Whether it goes on.
+        Whether it continues from the state.
     """
     if monitor.step is not None:
         return False
@@ -166,7 +165,7 @@ def resume(monitor: Monitor, saved: Any, missing: str, framework: str = "") -> b
         then, now = str(saved.get(RELEASE, "")), release_of(framework)
         if framework and then and then != now:
             _log.warning(
-                "the state of the diagnostics is of %s %s, and this is %s: they go on with its baselines; what is "
+                "the state of the diagnostics is of %s %s, and this is %s: they keep its baselines; what is "
                 "measured otherwise since then may be taken for a change of the run", framework, then, now,
             )  # fmt: skip
         return True
@@ -275,9 +274,8 @@ def unless_changed(name: str, tested: str, lost: str = NOTHING) -> Generator[Exi
             hooks.callback(after(...))
             hooks.callback(before(...))
 
-    Where a module, a function or an attribute is not as it was, the hooks that are on already are taken off, and the
-    rest of the block is left out; this is told in the log, and goes no further. `hooks.close()` takes them off at the
-    end.
+    If a module, a function or an attribute has changed, the block's hooks are removed. Its rest is left out. The log
+    says so, and nothing is raised. `hooks.close()` takes them off at the end.
 
     Args:
         name, tested, lost: see `tell_changed`.
@@ -293,7 +291,7 @@ def unless_changed(name: str, tested: str, lost: str = NOTHING) -> Generator[Exi
 
 
 def monitor_knowing(make: Callable[[], Monitor], name: str, tested: str) -> Monitor:
-    """The monitor that `make` gives, which knows the run's settings; else one that does not, and it is told.
+    """The monitor that `make` gives, which knows the run's settings; else one that does not, with a warning.
 
     Args:
         name, tested: see `tell_changed`.

@@ -63,7 +63,7 @@ def messages(mailbox: Any) -> Iterator[bytes]:
 def _come(asked: Any, ray: Any) -> list[bytes] | None:
     """What `asked`, a reference of Ray, comes to; None once Ray has been shut down.
 
-    In `ray.get` this thread would wait inside of Ray, and be in it still while the trainer's thread takes it down.
+    In `ray.get` this thread would wait inside Ray. It would still be there while the trainer's thread shuts Ray down.
     """
     future = asked.future()
     while not wait((future,), LOOKS).done:

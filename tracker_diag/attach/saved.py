@@ -1,6 +1,6 @@
 """The state of the diagnostics next to a framework's checkpoints, for those that have no place for it in them.
 
-The framework has written the checkpoint of a step: `put`. A row is logged: `logged`. Training goes on from a
+The framework has written the checkpoint of a step: `put`. A row is logged: `logged`. Training continues from a
 checkpoint: `find`.
 """
 
@@ -42,7 +42,7 @@ class Saved:
         if "://" in str(folder):
             if not self._told:
                 self._told = True
-                _log.warning("%s is no folder here: the state of the diagnostics is not saved beside it", folder)
+                _log.warning("%s is no folder here: the state of the diagnostics is not saved next to it", folder)
             return
         with self._monitor.guard("integration_errors"):
             self._open = None if row is None else (Path(folder), row)
@@ -61,7 +61,7 @@ class Saved:
                 self._write(folder)
 
     def find(self, folder: str | Path) -> bool:
-        """Training goes on from the checkpoint in `folder`: go on with its state, or say that there is none.
+        """Training continues from the checkpoint in `folder`: load its state, or warn that there is none.
 
         Returns:
             Whether there was one that could be used.

@@ -1,9 +1,9 @@
-"""Shares: each rank of one `torch.distributed` job makes the loss of its own share of a batch, and one of them logs.
+"""Shares: each rank of a `torch.distributed` job makes the loss of its share of a batch, and one rank logs.
 
 That one, rank 0 of those that have a share, has a monitor with `together`. The others have a `Share`, which evaluates
-nothing and writes nowhere: it leaves what the losses of a step come to in the store by which the ranks of the job have
-found each other. No collective is added, and nobody waits. What comes after rank 0 has logged a step is of its next
-one; a rank that has died is told as missing.
+nothing and writes nowhere. It leaves the counts of a step's losses in the store that connects the ranks of the job. No
+collective is added, and no rank waits. What comes after rank 0 has logged a step belongs to its next one. A rank that
+has died is reported as missing.
 """
 
 from tracker_diag.monitor.monitor import Monitor

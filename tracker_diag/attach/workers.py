@@ -1,13 +1,13 @@
 """The policy pair from workers: sketched in the processes that make the loss, and taken in where the trainer logs.
 
 Many trainers make their loss in other processes than the one that logs. A `Recorder` in each of those reduces the
-tensors of a loss to counts and sums where they are, and sends a few kB once an update; `Workers`, beside the `Monitor`,
-adds up what has come of all ranks. Between them lies a mailbox, a small actor of Ray on the node of the monitor, so
-that neither waits for the other: what comes late is of the next step, what never comes is told as a missing rank.
+tensors of a loss to counts and sums. It sends a few kB once an update. `Workers`, next to the `Monitor`, adds up what
+has come of all ranks. A mailbox connects them, a small actor of Ray on the node of the monitor. So neither waits for
+the other. What comes late belongs to the next step. What never comes is reported as a missing rank.
 
-A step's first update has ratios of 1 by construction where its old log-probabilities are those of the policy that is
-updated. It is sent apart from those after it, and left out where there are any; with old log-probabilities of another
-policy, as the one that sampled, all updates count.
+A step's first update has ratios of 1 by construction if its old log-probabilities are the updated policy's own. It is
+sent separately from later updates, and left out if there are any. With old log-probabilities of another policy, such as
+the sampler's, all updates count.
 """
 
 import json
@@ -63,7 +63,7 @@ class Message(TypedDict):
 class Recorder(Unlocked):
     """In a worker: takes in the tensors of each loss, and sends what they come to once an update.
 
-    Nothing is raised: under `guard` a failure is counted, and told to the monitor with the next update. Tensors on a
+    Nothing is raised: under `guard` a failure is counted, and sent to the monitor with the next update. Tensors on a
     device stay there, and no call waits for it.
 
     Args:
@@ -101,7 +101,7 @@ class Recorder(Unlocked):
         """Take in one loss.
 
         Args:
-            clip: how far below and above 1 this loss clips the ratio, of which the share of its gradient is made here.
+            clip: how far below and above 1 this loss clips the ratio. The share of its gradient uses it.
             tensors: names, shapes and dtypes are those of `Tensors`; log-probabilities may have a gradient.
         """
         with self.guard("integration_errors"):
@@ -211,14 +211,14 @@ def _unless_changed(name: str, tested: str, put: Callable[[Any], object]) -> Cal
 
 
 class Workers:
-    """Beside a monitor: what the recorders of all ranks have sent.
+    """Next to a monitor: what the recorders of all ranks have sent.
 
     Args:
-        fresh: whether a step's old log-probabilities are those of the policy as the step begins: the first update's
-            ratios are then 1 by construction, and left out where there are others.
+        fresh: whether a step's old log-probabilities are those of the policy as the step begins. The first update's
+            ratios are then 1 by construction, and left out if there are others.
         gaps: whether a gap in the mask is what a tool or the environment said. Where rejected tokens are gaps too, it
             is not known which tokens come after a tool.
-        each: whether a message is of one update, where the worker is not told when a step ends. The earliest of each
+        each: whether a message is of one update, as the worker does not know when a step ends. The earliest of each
             process since the last step is then that of the first update.
         every: how many ranks in a row have the same tokens and send them, of which the first one's count.
     """

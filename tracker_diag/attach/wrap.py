@@ -71,29 +71,28 @@ def wrap(
     """Wrap the tracker that the training loop logs to.
 
     Args:
-        target: a `wandb.Run`, the `mlflow` module, an `mlflow.ActiveRun`, or an `MlflowClient` together with
-            `run_id`; a `SummaryWriter` of torch or tensorboardX; the module or a run of another tracker that is
-            installed; a logger of Lightning or a tracker of accelerate; any object with `log(data, step)` or
-            `log_metrics(metrics, step)`, and any function of metrics and step. The run must be underway; it is never
-            started or ended here.
+        target: a `wandb.Run`, the `mlflow` module, an `mlflow.ActiveRun`, or an `MlflowClient` together with `run_id`;
+            a `SummaryWriter` of torch or tensorboardX; the module or a run of another tracker that is installed; a
+            logger of Lightning or a tracker of accelerate; any object with `log(data, step)` or `log_metrics(metrics,
+            step)`; any function of metrics and step. The run must be underway. It is never started or ended here.
         also: further trackers that get the same records, and a `Notifier` that tells people; if the environment
             variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
-        config: settings of the run by dotted name, beside those that the tracker knows. `seed`, `data_splits` and
-            `evaluation_command` complete the context record.
+        config: settings of the run by dotted name, in addition to those that the tracker knows. `seed`, `data_splits`
+            and `evaluation_command` complete the context record.
         baseline: runs of the same setting that went well, each as `read_run` takes or gives it, such as
             `mlflow:<run id>`: growth beyond their tails counts from the first step on.
         settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `evaluation`,
             `essential_tools`, `texts`, `decode`, `guards`, `on_incident` and `before_send`, see `Monitor`.
 
     Returns:
-        `target` itself, with `diag`, a `Monitor`; in place of a function another one that calls it. The step of your
-        next `log` is the step that an observation belongs to, whether you log through `target` or a framework does. A
+        `target` itself, with `diag`, a `Monitor`; in place of a function another one that calls it. An observation
+            belongs to the step of your next `log`, whether you log through `target` or a framework does. A
         run that is wrapped already has the same `diag`. A module or a client can serve several runs; its `diag` is that
         of the run that was wrapped last and is underway. `diag.close()` lets go of the tracker.
 
     Raises:
-        DiagError: if `target` is none of these, has no run that is underway, takes no attribute, or has a `diag` of its
-            own; or if a run of `baseline` cannot be read, or holds nothing to judge by.
+        DiagError: if `target` is none of these, has no run underway, takes no attribute, or has a `diag` of its own.
+            Also if a run of `baseline` cannot be read, or has nothing to judge by.
     """
     given = {"run_id": run_id, "also": also, "config": config, "baseline": baseline, **settings}
     earlier = read_baseline(baseline)

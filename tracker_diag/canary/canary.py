@@ -1,11 +1,11 @@
 """Canary: fixed sequences that trainer and sampler score every few syncs, to see whether new weights arrive.
 
-Training moves the trainer's log-probabilities of a fixed token by x, and those of a sampler with the same weights by
-y = x. So the least-squares slope of y over x is 1 where all weights have arrived, 0 where the sampler has the first
-ones, and between where a part is missing. The same slope over the newest update says whether the sampler is a version
-behind, and over the effect of an adapter whether that is applied. Kernels and precision make y noisy: of each slope the
-end of its interval that is nearer to health counts. Until the first slope has a standard error below `RESOLVED`, nobody
-can say whether weights arrive.
+Training moves the trainer's log-probabilities of a fixed token by x. Those of a sampler with the same weights move by y
+= x. So the least-squares slope of y over x is 1 if all weights have arrived. It is 0 if the sampler still has the first
+ones, and between if a part is missing. The same slope over the newest update says whether the sampler is a version
+behind. Over the effect of an adapter it says whether that is applied. Kernels and precision make y noisy. So of each
+slope, the end of its interval that is nearer to health counts. Until the first slope has a standard error below
+`RESOLVED`, the answer is unknown.
 """
 
 import random

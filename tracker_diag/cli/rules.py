@@ -115,7 +115,7 @@ def lint(folder: Folder) -> None:
 
 
 def _require_known(rules: Sequence[Rule]) -> None:
-    """RuleError if one of `rules` has the id of another in force, or speaks of a rule that there is not."""
+    """RuleError if one of `rules` has the id of another in force, or names an unknown rule."""
     known = {rule.id for rule in in_force([rule for rule in rules if rule.own])}
     for rule in rules:
         fired = (id for signal in rule.signals.values() if isinstance(signal, Fired) for id in signal.rules)

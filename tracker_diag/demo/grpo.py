@@ -84,7 +84,7 @@ class TrainingStep:
 class Training:
     """One run of GRPO on one core; the same arm, seed and machine give the same run bit for bit.
 
-    A copy by `copy.deepcopy` goes on as the run itself would.
+    A copy by `copy.deepcopy` continues as the run itself would.
     """
 
     def __init__(self, arm: Arm, seed: int) -> None:
@@ -140,7 +140,7 @@ class Training:
         torch.save({"policy": self.policy.state_dict(), "optimizer": self._optimizer.state_dict()}, file)
 
     def load(self, file: Path) -> None:
-        """Go on with what `save` wrote; the policies since then sample no more rollouts."""
+        """Continue with what `save` wrote; the policies since then sample no more rollouts."""
         state = torch.load(file)
         self.policy.load_state_dict(state["policy"])
         self._optimizer.load_state_dict(state["optimizer"])

@@ -1,7 +1,7 @@
 """Makes `warm_start.safetensors`: `python -m tracker_diag.demo.warm_start`, about a minute on one core.
 
-Label smoothing is needed: a policy that is too certain after warm-up has an effective sample size
-near zero against it from the first steps on, and no weight statistic can be read on such a run.
+Label smoothing is needed. Without it the policy is too certain after warm-up. Its effective sample size is then near
+zero from the first steps on. No weight statistic can be read on such a run.
 """
 
 import random

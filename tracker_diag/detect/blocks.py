@@ -89,7 +89,7 @@ class BlockDetector(ABC, Generic[Settings]):
 
     @property
     def is_new(self) -> bool:
-        """Whether the last full block lies beyond every level that the series has come back from."""
+        """Whether the last full block is beyond every level that the series has come back from."""
         return True
 
     @property
@@ -120,8 +120,8 @@ class BlockDetector(ABC, Generic[Settings]):
             x: Value in the series' own unit; on the log scale values below 1e-6 count as 1e-6.
             error: Standard deviation of `x` through sampling, on the detector's scale (on the log scale that
                 of the logarithm); None where it is not known.
-            steps: Steps that it stands for: itself, and those before it that had no value. Burn-in and baseline last
-                for so many steps, and the baseline has `FEWEST` values at least.
+            steps: Steps that it covers: itself, and those before it that had no value. Burn-in and baseline last for so
+                many steps, and the baseline has `FEWEST` values at least.
         """
         y = self._scaled(x)
         self.seen += steps
@@ -153,7 +153,7 @@ class BlockDetector(ABC, Generic[Settings]):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken, bit for bit: JSON in Python keeps floats exactly.
+        """Continue where `state` was taken, bit for bit: JSON in Python keeps floats exactly.
 
         Raises:
             SourceError: if `state` is not of this kind of detector, or of one with other settings.

@@ -1,8 +1,8 @@
 """The course of a series over a whole run: its best level so far, and whether what it had gained is lost.
 
-For the outcome, as reward or evaluation, whose scale, sign and noise nobody knows beforehand. Everything is held
-against the series itself: its noise from row to row, and what it had gained up to its best. A level is the mean of a
-tenth of the run, three rows at least, and for a fall that noise hides there, of a quarter.
+It is for outcomes such as reward or evaluation, whose scale, sign and noise are not known beforehand. Everything is
+compared with the series itself: its noise from row to row, and what it had gained up to its best. A level is the mean
+of a tenth of the run, three rows at least. For a fall that noise hides there, it is the mean of a quarter.
 """
 
 import math
@@ -28,7 +28,7 @@ from tracker_diag.detect.means import BlockMeans
 from tracker_diag.errors import SourceError
 
 FEWEST = 10
-"""Rows from which on a course can be told."""
+"""Rows from which on a course can be judged."""
 PARTS = (10, 4)
 """A level is the mean of this part of the run. A fall that noise hides in a tenth may be sure in a quarter."""
 WANDER = 2.5
@@ -37,11 +37,11 @@ EFFECT = 4.0
 """Standard deviations of the noise of a row that a fall needs, where nothing had been gained for sure before: what many
 rows make sure may still be too small to matter."""
 SURE = 5.0
-"""Standard errors of the difference of two levels by which one lies below the best: the best is one of many."""
+"""Standard errors of the difference of two levels by which one is below the best: the best is one of many."""
 AGAIN = 1.2
 """Times as sure in the wider levels: a second look is a second chance to be wrong."""
 FAR = 6.0
-"""Times as far as the level has gone the other way, from which on a fall is no chance however the rows depend."""
+"""How many times as far a fall must go as any rise, to be no chance."""
 LEARNT = 0.25
 """Part of such a fall that had been gained before, at least: a run's first rows say little of how it wanders."""
 STAYS = 15
@@ -51,15 +51,15 @@ DIP = 3
 FEW = 2.0
 """By this over √n both limits are wider with n values: what tells the noise is itself a sample."""
 RISEN = 3.5
-"""Standard errors by which the best level lies above the first of a series that has risen."""
+"""Standard errors by which the best level is above the first of a series that has risen."""
 CLEAR = 2.0
-"""Times as far as the level has fallen on the way to its best, for a rise that ranks alone show."""
+"""How many times as far a rise that only ranks show must go as any fall on the way."""
 BACK = 2 / 3
 """Part of a fall that is made good, from which on it is one no more."""
 KEPT = 2 / 3
 """Part of a gain that is there yet, of a series that is said to keep it."""
 LATELY = 0.6
-"""Part of the run after which a fall below the first level is a late one, and no want of learning."""
+"""Part of the run after which a fall below the first level is late, so learning had begun."""
 STEP = 1.25
 """Standard deviations that a series gains after its first quarter, at least, if it has learnt at all: one that is at
 its level after a tenth of the run gains 1.33, one that rises steadily 1.73."""
@@ -69,7 +69,7 @@ REGAINED = 0.7
 
 @dataclass(frozen=True)
 class Fall:
-    """Where a series stands against its best; levels in its own unit."""
+    """The level of a series compared with its best; levels in its own unit."""
 
     best: float
     """The best level."""
@@ -78,10 +78,10 @@ class Fall:
     now: float
     """The last level."""
     onset: int
-    """The step from which on the level lies lower than a quarter of the way down from the best, and of its rows each
-    from then on; the last step, if it does not."""
+    """From this step on, the level and its rows are more than a quarter of the way down from the best. The last step,
+    if there is none."""
     lost: bool
-    """Whether so much of what was gained is gone, for as long as a level is, and more than chance takes away."""
+    """Whether this part of the gain is gone, for the length of a level, and more than by chance."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ class Gain:
     now: float
     """The last level."""
     rose: bool
-    """Whether it rose from the first to its best level by more than chance and its own ups and downs explain, or later
-    rows lie higher than earlier ones, which rows that depend may seem to do by chance."""
+    """Whether it rose from the first to its best level by more than chance and its own swings. Or later rows are higher
+    than earlier ones; rows that depend may seem so by chance."""
     keeps: bool
-    """Whether the last level has at least `KEPT` of what lies between the first and the best, but for its noise."""
+    """Whether the last level has at least `KEPT` of the gain from first to best, but for its noise."""
     surely: bool
     """Whether it rose by its levels, whatever its ranks say."""
     firmly: bool
@@ -131,7 +131,7 @@ class Course:
     _since: int = 0
     """The step at which that was so."""
     _at: "dict[int, Levels]" = field(default_factory=dict[int, Levels], compare=False)
-    """Where it stands, by the part of the run that a level is the mean of, until the next block."""
+    """Its course, by the part of the run that a level is the mean of, until the next block."""
 
     def append(self, step: int, value: float) -> None:
         """Take the next value."""
@@ -154,20 +154,20 @@ class Course:
         return self._fallen if len(self._blocks.means) >= FEWEST else None
 
     def _is_back(self) -> bool:
-        """Whether the best level has come since the fall, or the last one is `BACK` of the way from the lowest."""
+        """Whether the best level came after the fall, or the last one is `BACK` of the way up."""
         at = self._stands(self._part)
         low = float(at.levels[at.best :].min())
         is_new = self._blocks.ends[at.best + at.width - 1] > self._since
         return is_new or at.now >= low + BACK * (at.top - low)
 
     def fall(self) -> Fall | None:
-        """Where the series stands; None with fewer than `FEWEST` rows."""
+        """The course of the series; None with fewer than `FEWEST` rows."""
         return (
             replace(self._judged(self._part), lost=bool(self.has_fallen)) if len(self._blocks.means) >= FEWEST else None
         )
 
     def sinks(self) -> tuple[int, float] | None:
-        """The step from which on every row lies as low as a fall would, and their mean; None if `SHORTEST` do not.
+        """The step from which on every row is as low as after a fall, and their mean; None with fewer than `SHORTEST`.
 
         It is said long before a fall is: a level is made of more rows, and a few low ones may be chance.
         """
@@ -201,7 +201,7 @@ class Course:
         )
 
     def never_rose(self) -> bool:
-        """Whether no part of the run, the first rows apart, lies higher than what came before but by chance.
+        """Whether no part of the run, except the first rows, is higher than what came before but by chance.
 
         A series that has just fallen below its first level is said not to. Needs `FEWEST` rows.
         """
@@ -214,12 +214,12 @@ class Course:
         )
 
     def ends_as_it_began(self) -> bool:
-        """Whether the last fifth of the run lies above the first level by less than `REGAINED` of its largest fall.
+        """Whether the last fifth of the run is above the first level by less than `REGAINED` of its largest fall.
 
-        And the run after its first quarter above that by less than `STEP` of its standard deviation, in the mean. A
-        series that has just fallen below its first level does not, nor one that rises little but steadily, nor one
-        whose first `SHORTEST` rows lie below nearly all others: a tenth of a long run may be after all that is learnt.
-        Needs `FEWEST` rows.
+        And whether the mean after the first quarter is above it by less than `STEP` standard deviations. It is not so
+        for a series that has just fallen below its first level, or rises little but steadily. Nor for one whose first
+        `SHORTEST` rows are below nearly all others. A tenth of a long run may come after all learning. Needs `FEWEST`
+        rows.
         """
         at = self._stands()
         if at.now < at.first - EFFECT * at.rows.noise:
@@ -284,12 +284,12 @@ class Course:
         )
 
     def _gained(self) -> float:
-        """How far the best level of a tenth of the run lies above the lowest before it."""
+        """How far the best level of a tenth of the run is above the lowest before it."""
         at = self._stands()
         return at.top - float(at.levels[: at.best + 1].min())
 
     def _least(self, at: Levels, gained: float, wander: float) -> float:
-        """How far a level lies below the best, at least, if what was gained is lost."""
+        """How far a level is below the best, at least, if what was gained is lost."""
         is_sure = gained > SURE * (1 + FEW / math.sqrt(len(at.y))) * at.error
         matters = 0.0 if is_sure else self.surer * EFFECT * at.rows.noise
         return max(self.lost * gained, self.surer * WANDER * wander, matters)

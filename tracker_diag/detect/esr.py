@@ -1,12 +1,12 @@
 """Shiryaev–Roberts e-detector on block means: growth in long runs, with hardly ever a false alarm.
 
-An e-detector alarmed at level c waits c blocks on average for a false alarm, without any assumption of
-independence (Shin, Ramdas, Rinaldo, arXiv 2203.03532), provided that a block exceeds the largest block of
-the baseline no more often than is assumed; that share carries the error of a baseline of few blocks.
+An e-detector with alarm level c waits c blocks on average for a false alarm. This assumes no independence (Shin,
+Ramdas, Rinaldo, arXiv 2203.03532). One condition: a block exceeds the largest block of the baseline no more often than
+assumed. That share includes the error of a baseline of few blocks.
 
-In simulation (noise of log p95 0.10, AR(.9)) an own-and-relative pair never alarmed
-falsely, in 1M steps each of normal noise, heavy tails, a common random walk and a common step. It found ×2 over
-500 steps after 310 (median), ×2 over 2,000 after 930, ×2 at once after 60, ×4 after 20.
+In simulation (noise of log p95 0.10, AR(.9)) an own-and-relative pair never alarmed falsely. That was in 1M steps each
+of normal noise, heavy tails, a common random walk and a common step. Median delays: ×2 over 500 steps 310, ×2 over
+2,000 steps 930, ×2 at once 60, ×4 at once 20.
 """
 
 import math
@@ -76,8 +76,8 @@ def capped(values: Sequence[float], total: float) -> list[float]:
 def average(scores: Sequence[float], weights: Sequence[float] | None = None) -> float:
     """The scores of several series as one: their average is again an e-detector, whatever their dependence.
 
-    Alarm when it exceeds c. The series must end their blocks at the same steps. A score is capped at twice
-    its detector's level, so for one series to be able to raise the alarm alone that level has to be c/weight.
+    Alarm when it exceeds c. The series must end their blocks at the same steps. A score is capped at twice its
+    detector's level. For one series to raise the alarm alone, that level has to be c/weight.
 
     Args:
         scores: Score of each series' `BlockEsr`.
@@ -93,15 +93,15 @@ def average(scores: Sequence[float], weights: Sequence[float] | None = None) -> 
 class BlockEsr(BlockDetector[EsrSettings]):
     """Bets on how often a block exceeds the baseline's; growth holds while their mean is above c, or after a jump.
 
-    M_i ← L_i·(M_i + 1) for each bet (Shiryaev, Roberts). M is lowered where its mean exceeds 2c, so that growth
-    ends a few blocks after the series is back; that only ever lowers M, and only beyond an alarm, so the
-    guarantee stands until the first one.
+    M_i ← L_i·(M_i + 1) for each bet (Shiryaev, Roberts). M is lowered where its mean exceeds 2c, so that growth ends a
+    few blocks after the series is back; that only ever lowers M, and only beyond an alarm, so the guarantee holds until
+    the first one.
 
     A jump holds sooner: two blocks in a row that exceed the highest of the baseline by log 2, until one
     falls back below. On the log scale only: a series that can be near zero doubles all the time.
 
-    `score` is the mean of M. `onset` is where W ← L·max(W, 1), the CUSUM of the same bets, last rose above 1: the
-    most likely beginning. The last minimum of M itself lies at its start, and a capped M takes long to come down.
+    `score` is the mean of M. `onset` is where W ← L·max(W, 1), the CUSUM of the same bets, last rose above 1: the most
+    likely beginning. The last minimum of M itself is at its start, and a capped M takes long to come down.
     """
 
     settings: EsrSettings = field(default_factory=EsrSettings)

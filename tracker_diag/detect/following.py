@@ -1,8 +1,8 @@
 """Whether a series follows another one: the leader has gained, and what had gained with it has not.
 
-For a training reward and what it stands for, as an evaluation. Both are held against their own course. The last level
-is compared with an earlier one, at the same steps for both, so the answer is about levels: it stays yes as long as they
-do.
+It compares a training reward with what it should measure, such as an evaluation. Each is compared with its own course.
+The last level is compared with an earlier one, at the same steps for both. So the answer is about levels: it stays yes
+while they stay.
 """
 
 import math
@@ -22,15 +22,15 @@ SHORTEST = 3
 GAINED = 0.25
 """Part of its range by which the leader has gained since, at least."""
 PAID = 0.15
-"""The same of what it had gained before, from which a pace can be told."""
+"""The same of what it had gained before, from which on a pace can be measured."""
 FOLLOWED = 0.25
 """Part of what the follower would have gained at its earlier pace, up to which it has not followed."""
 FLAT = 0.05
-"""Part of the leader's relative gain, up to which a follower in another unit that never had a pace has not moved."""
+"""With a gain below this part of the leader's, a follower in another unit without a pace has not moved."""
 MOSTLY = 0.5
 """Part of its range by which the leader has gained, at least, where the follower never had a pace."""
 NEARLY = 0.95
-"""Part of the widest gap from which an earlier level may be the one at which the two came apart."""
+"""Part of the widest gap from which an earlier level may be the one at which the two parted."""
 ONE_UNIT = 10.0
 """Factor between the largest values of the two up to which they may have one unit."""
 ROUNDING = 1e-9
@@ -65,12 +65,12 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     """Whether `follower` has stayed behind while `leader` gained; None with too few values.
 
     Levels of `follower` are means of an eighth of its values, three at least; those of `leader` are means over the same
-    steps. They have come apart if since some earlier level
+    steps. They have parted if since some earlier level
 
-    - `leader` has gained a quarter of its range beyond its best until then, and more than its noise explains;
-    - `follower` has gained less than a quarter of what it would have at its pace until then, for sure; or it never had
-      a pace, `leader` has gained half of its range, and `follower` for sure less than a twentieth of the relative
-      gain, or in one unit, if it has never risen at all, less than a quarter of the gain.
+    - `leader` has gained a quarter of its range beyond its best until then, and more than its noise;
+    - `follower` has surely gained less than a quarter of what it would have at its pace until then; or it never had a
+      pace, and `leader` has gained half of its range. `follower` has then surely gained less than a twentieth of the
+      relative gain; in one unit, if it never rose, less than a quarter of the gain.
 
     A follower that is no lower than its leader, in what may be one unit, is ahead of it: an evaluation without
     exploration is at its ceiling long before the training reward. Falls are a matter of detect/course.py.

@@ -20,7 +20,7 @@ USUAL = 100.0
 EXCUSE = 3.0
 """Standard deviations below which a limit is no matter of rarity: it excuses, as a reward that has moved a little."""
 LONGER = 0.25
-"""Part by which a rule's condition has to hold longer for each factor of ten in the runs between false alarms."""
+"""Part by which a condition has to hold longer for each factor of ten in runs between false alarms."""
 LONG_RUN = 2000
 """Valid steps beyond which a run is a long one."""
 
@@ -34,8 +34,8 @@ class GrowthSettings:
     expected_steps: int | None = None
     """How long the run is meant to be, in steps; None where nobody knows."""
     expected_runs_between_false_alarms: float = USUAL
-    """The dial: the more, the later and the surer. It moves what is a matter of chance, the detectors' levels, limits
-    in standard deviations and how long a condition has to hold, and no limit in the unit of a metric."""
+    """The dial: the more, the later and the surer. It moves what is a matter of chance: the detectors' levels, limits
+    in standard deviations, and how long a condition has to hold. It moves no limit in the unit of a metric."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.expected_runs_between_false_alarms < math.inf:
@@ -47,9 +47,9 @@ class GrowthSettings:
     def dialled(self, runs: float) -> "GrowthSettings":
         """These settings with one false alarm in about so many healthy runs, where they have been for `USUAL`.
 
-        A CUSUM with slack k waits exp(2kh) for a false alarm, up to a factor (Siegmund 1985, ch. 2), and an e-detector
-        of level c waits c blocks: so h moves by ln(ratio) / 2k, and c by the ratio. Where noise has heavy tails and
-        depends on itself, single series are alarmed more rarely by a half and not by the ratio (tests/detect).
+        A CUSUM with slack k waits exp(2kh) for a false alarm, up to a factor (Siegmund 1985, ch. 2). An e-detector of
+        level c waits c blocks. So h moves by ln(ratio) / 2k, and c by the ratio. If noise has heavy tails and is
+        autocorrelated, single series alarm half as often, and not by the ratio (tests/detect).
         """
         if runs == USUAL:
             return self
@@ -61,7 +61,7 @@ class GrowthSettings:
         return replace(dialled, short=short, long=long)
 
     def limit(self, z: float) -> float:
-        """What a limit of `z` standard deviations becomes, of which a normal tail lies exp(−z²/2) beyond.
+        """What a limit of `z` standard deviations becomes, beyond which a normal tail has exp(−z²/2).
 
         Chance exceeds it as much more rarely as false alarms are to be.
         """
@@ -78,9 +78,9 @@ class GrowthSettings:
     def for_run(cls, rows: int) -> "GrowthSettings":
         """Settings for a run of so many rows.
 
-        Where the usual baseline would take two thirds of the run it is a fifth of it, and needs more growth: what its
-        noise is, few blocks tell less surely, so the threshold is higher by 12 parts in the baseline's length: from 12
-        rows 9 standard deviations and not 4.5. With 200 rows and more all is as usual.
+        If the usual baseline would take two thirds of the run, it is a fifth, and needs more growth. Few blocks give a
+        less certain noise. So the threshold is higher by 12 parts in the baseline's length. With 12 rows it is 9
+        standard deviations, not 4.5. With 200 rows and more all is as usual.
         """
         usual = CusumSettings()
         if rows < 1 or 2 * rows >= 3 * (usual.burn_in + usual.baseline):
@@ -104,10 +104,10 @@ class GrowthSettings:
 class GrowthDetector:
     """Growth of one series; what is read is that of the detector that decides.
 
-    That is the short one until the run is a long one, by what is expected of it or by the steps it has had, and
-    the long one has a baseline that can tell growth. Growth that holds is never handed over: it ends first.
+    That is the short one until the run is long, by its expected or actual steps. The long one must also have a baseline
+    that can show growth. Growth that holds is never handed over: it ends first.
 
-    With the values of `earlier` runs, one sequence a run, growth beyond theirs counts as well, from the first step on.
+    With the values of `earlier` runs, one sequence a run, growth beyond theirs also counts, from the first step on.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class GrowthDetector:
 
     @property
     def is_new(self) -> bool:
-        """Whether the last full block lies beyond every level that the series has come back from."""
+        """Whether the last full block is beyond every level that the series has come back from."""
         return self._decides.is_new
 
     @property
@@ -210,7 +210,7 @@ class GrowthDetector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken, bit for bit; the run may be expected to be longer or shorter than then."""
+        """Continue where `state` was taken, bit for bit; the run may be expected to be longer or shorter than then."""
         self._short.load_state_dict(state["short"])
         self._long.load_state_dict(state["long"])
         if known := state["known"]:

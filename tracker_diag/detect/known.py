@@ -23,10 +23,10 @@ SURE = 2.33
 class KnownCusum(BlockCusum):
     """The CUSUM of `BlockCusum` against the level of earlier runs, on the log scale.
 
-    The level of a run is the highest that it kept to for as long as a baseline takes: what a good run has borne is
-    normal, so a run that starts high and learns, as they did, is not alarmed at its start. A further run is expected
-    within `SURE` standard deviations of the mean of their levels: those between runs, as wide as `SEEDS` or as wide
-    as the runs show, and of the mean. With one run that is ×1.64, with many alike ×1.22. Only beyond it growth counts.
+    The level of a run is the highest that it kept to for as long as a baseline takes. What a good run had is normal. So
+    a run that starts high and learns, as they did, does not alarm at its start. A further run is expected within `SURE`
+    standard deviations of the mean of their levels. They include the spread between runs, at least `SEEDS`, and the
+    error of the mean. With one run that is ×1.64, with many alike ×1.22. Growth counts only beyond it.
 
     This baseline is not learnt from the run itself: it follows nothing, and a new one is for `BlockCusum`.
     """
@@ -34,7 +34,7 @@ class KnownCusum(BlockCusum):
     def know(self, runs: Sequence[Sequence[float]]) -> None:
         """Take the level of `runs`: the values of each, step by step, in the series' own unit.
 
-        Of fewer than two blocks no noise can be told: such a run is left out, and without any there is no baseline.
+        Fewer than two blocks show no noise: such a run is left out, and without any run there is no baseline.
         """
         self.size = size = self.settings.baseline
         block = self.block

@@ -24,7 +24,7 @@ RANKED = 2.5
 BARELY = 1.5
 """Standard errors by which later rows must lie higher than earlier ones, or something may have been gained."""
 APART = 0.4
-"""The same in ranks, of the number of rows: 0.5 if every later row lies higher than every earlier one."""
+"""The same in ranks, of the number of rows: 0.5 if every later row is higher than every earlier one."""
 SPLITS = (0.1, 0.25, 0.5, 0.75)
 """Parts of the run after which the rest is compared with what came before; as well as the first three rows."""
 
@@ -135,7 +135,7 @@ def levels_of(rows: Rows, part: int) -> Levels:
 def may_gain_at(ranks: Float64Array, at: int) -> bool:
     """Whether what comes from row `at` on may lie higher than what came before.
 
-    By their means, or as nine in ten pairs of an earlier and a later row say so, however the rows depend.
+    By their means, or if nine in ten pairs of an earlier and a later row agree.
     """
     if at < SHORTEST or len(ranks) - at < SHORTEST:
         return False
@@ -143,7 +143,7 @@ def may_gain_at(ranks: Float64Array, at: int) -> bool:
 
 
 def gain_at(ranks: Float64Array, at: int, doubt: float) -> float:
-    """By how many standard errors what comes from row `at` on lies higher than what came before; 0 of too few rows."""
+    """By how many standard errors rows from `at` on are higher than those before; 0 if they are too few."""
     if at < SHORTEST or len(ranks) - at < SHORTEST:
         return 0.0
     before, after = (standard_error(ranks, many, doubt) / math.sqrt(2) for many in (at, len(ranks) - at))
@@ -157,5 +157,5 @@ def higher(ranks: Float64Array, at: int) -> float:
 
 
 def largest_fall(levels: Float64Array) -> float:
-    """How far a level lies below an earlier one, at most."""
+    """How far a level is below an earlier one, at most."""
     return float((np.maximum.accumulate(levels) - levels).max())

@@ -18,10 +18,10 @@ TRIMMED = 0.1
 def dependence(y: Float64Array, doubt: float = DOUBT) -> tuple[float, float]:
     """Standard deviation and autocorrelation of the values of an AR(1), as the changes from value to value tell them.
 
-    The changes have variance 2σ²(1 − φ) and a first autocorrelation of −(1 − φ)/2, with which they turn, one
-    up and the next down, in a share of arccos(−(1 − φ)/2)/π of the cases: two thirds of them if the values are
-    independent, half if they walk. That share is not moved by a few large changes, as those of a fall. A moving
-    average, as that over the last hundred episodes, walks, so that hardly any fall of it is sure.
+    The changes have variance 2σ²(1 − φ) and a first autocorrelation of −(1 − φ)/2. So they turn, one up and the next
+    down, in arccos(−(1 − φ)/2)/π of the cases. That is two thirds if the values are independent, half if they walk. A
+    few large changes, such as a fall, do not move that share. A moving average, such as that over the last hundred
+    episodes, walks. So hardly any fall of it is sure.
     """
     change = y[1:] - y[:-1]
     up = np.sign(change[change != 0])

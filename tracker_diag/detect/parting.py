@@ -1,9 +1,9 @@
 """Parting: whether the levels of one series part between two groups of runs, from where on, and by how much.
 
-The axis is cut into parts, and the level of a run in a part is the mean of its values there. Two runs of one and the
-same setting differ by more than the noise of either, as one learns sooner than the other. So they have parted only
-where, over three parts on end, no level of the one reaches any of the other, by more than a margin: of the noise, and,
-as long as few runs tell how far seeds lie apart, of the range of the whole series.
+The axis is cut into parts. The level of a run in a part is the mean of its values there. Two runs of one setting differ
+by more than the noise of either, as one learns sooner than the other. So they have parted only if no level of the one
+reaches any of the other in three parts in a row. The margin between them covers the noise. With few runs to show the
+spread of seeds, it also covers the range of the series.
 """
 
 import math
@@ -21,15 +21,15 @@ FEWEST = 16
 SIDE = 1
 """Parts before and after one that are looked at with it."""
 NOISES = 6.0
-"""Times the noise by which levels lie apart, at least."""
+"""Times the noise by which levels differ, at least."""
 RANGE = {2: 0.3, 3: 0.25, 4: 0.1, 5: 0.1}
 """Part of the range that is added to it, by the number of runs in both groups together; nothing from six runs on.
 
-Measured on the tuned half of tests/faults, so that in at most 5 % of the comparisons of healthy runs of the same task
-any of up to 45 series parts; docs/faults.md.
+Measured on the tuned half of tests/faults. In at most 5 % of the comparisons of healthy runs of one task, any of up to
+45 series parts; docs/faults.md.
 """
 OUTER = 4
-"""Of so many runs of a group one is left out at either end, as one of many seeds may be an odd one."""
+"""In a group of so many runs, one is left out at either end, as a seed may be odd."""
 LEAST = 0.01
 """Noise of a logarithm, at least: what differs by less than a few per cent is alike."""
 LEAST_SHARE = 1e-3
@@ -43,7 +43,7 @@ class Parting:
     """Where two groups part, and by how much; on the scale of the levels."""
 
     onset: int
-    """The first part in which they are at least half the margin apart, on end up to where they have parted."""
+    """The first part from which on they differ by half the margin or more, until they have parted."""
     parted: int
     """The first of the parts by which they have."""
     end: int
@@ -59,7 +59,7 @@ class Parting:
     noise: float
     """Standard deviation of the difference of two runs in one part, from part to part."""
     beyond: float
-    """By how many margins they are apart, where they are farthest."""
+    """By how many margins they differ, at most."""
 
 
 def levels(places: Float64Array, values: Float64Array, low: float, high: float, parts: int) -> Float64Array:

@@ -1,1 +1,1 @@
-"""Guards: policies over incidents, as data, that say what to do to training; dry-run unless they are told to act."""
+"""Guards: policies over incidents, as data, that say what to do to training; a dry run unless they may act."""

@@ -1,8 +1,8 @@
 """Agreement: all ranks do what the first one proposes, or none of them does.
 
-Each step the ranks exchange what they have to say in one collective. To act, each rank gives its word in the store
-by which the ranks have found each other, and the first word counts on all of them: the proposal of a rank that has
-received everything, or no of one that has not. So a rank that is slow or dies between the two makes no difference.
+Each step the ranks exchange their messages in one collective. To act, each rank writes its word to the store by which
+the ranks have found each other. The first word counts on all of them: the proposal of a rank that has received
+everything, or no of a rank that has not. So a rank that is slow or dies between the two makes no difference.
 
 A checkpoint is read by every rank before the first one proposes it. Nobody waits for that: each says at the next
 steps what came of it.

@@ -1,4 +1,4 @@
-"""The numbers that guards set while an incident goes on: KL coefficient, learning rate, weights of tools."""
+"""The numbers that guards set while an incident is ongoing: KL coefficient, learning rate, weights of tools."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ ESS: tuple[SeriesKey, ...] = tuple(
 
 
 def within(value: float, bounds: tuple[float, float]) -> float:
-    """`value`, or the bound that it lies beyond."""
+    """`value`, or the bound that it exceeds."""
     return min(max(value, bounds[0]), bounds[1])
 
 
@@ -37,8 +37,8 @@ def kl_coefficient(now: float, kl: float | None, target: float, bounds: tuple[fl
 def lr_factor(ess: float | None, bounds: tuple[float, float]) -> float:
     """√ESS within `bounds`; the lowest where no `ess` (a share, of the slice in which it is least) is known.
 
-    An ESS of a quarter is a batch of a quarter of the size, for which an adaptive optimiser takes half the learning
-    rate (the square-root rule of Malladi et al. 2022).
+    An ESS of a quarter is a batch of a quarter of the size. An adaptive optimiser takes half the learning rate for it
+    (the square-root rule of Malladi et al. 2022).
     """
     return bounds[0] if ess is None else within(math.sqrt(max(ess, 0.0)), bounds)
 

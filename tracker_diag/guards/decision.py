@@ -38,7 +38,7 @@ class Decision:
     stop: Literal["training", "update"] | None = None
     """`training`: end the run. `update`: no optimiser steps now; asked again after each step until it is None."""
     rollback_to: Checkpoint | None = None
-    """Load this one, whose files have just been read and are what they were; then go on counting steps upwards."""
+    """Load this one, whose files have just been read and are what they were; then continue to count steps upwards."""
     skip_batch: bool = False
     """Make no optimiser step with the batch at hand."""
     kl_coef: float | None = None
@@ -61,7 +61,7 @@ class Decision:
         return tuple(order.why for order in self.orders)
 
     def notices(self, step: int, reasons: Collection[str]) -> list[Notice]:
-        """What people are told of what is done at `step`, of those orders whose reasons are among `said`."""
+        """The messages to people about what is done at `step`, for orders whose reasons are among `said`."""
         done = [order for order in self.orders if not order.dry and order.why in reasons]
         return [Notice(step, "warn", f"A guard acts: {order.do.replace('_', ' ')}", order.why) for order in done]
 
@@ -119,8 +119,8 @@ def overruled(do: Action, wanted: Collection[Action]) -> Action | None:
 def decided(wishes: Sequence[Wish]) -> Decision:
     """One decision of all that is wanted.
 
-    Of two learning rates and of two weights of a tool the smaller counts, of two KL coefficients the larger, of two
-    checkpoints the earlier. None of `wishes` gives way to another one of them any more.
+    Of two learning rates or two weights of a tool the smaller counts. Of two KL coefficients the larger counts, of two
+    checkpoints the earlier. None of `wishes` overrules another one any more.
     """
     acting = [wish for wish in wishes if not wish.order.dry]
     does = {wish.order.do for wish in acting}

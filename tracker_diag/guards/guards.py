@@ -1,7 +1,7 @@
 """Guards: holds each policy against the incidents of the run, once a step, and says what is to be done.
 
-log:     dry-runs say what they would do; what is held goes on or is let go
-decide:  guards that act are asked, what gives way gives way, all ranks do the same or nothing
+log: dry runs say what they would do; what is held continues or is released decide: guards that act are asked, overruled
+ones drop out, all ranks do the same or nothing
 """
 
 from collections import Counter
@@ -27,10 +27,10 @@ from tracker_diag.tensors.ranks import Ranks
 __all__ = ["ACTIONS", "Action", "Decision", "Guarded", "Guards", "OnIncident"]
 
 UNASKED = 5
-"""Steps after which it is told that a guard that acts is never asked."""
+"""Steps after which a warning says that a guard that acts is never asked."""
 
 FAILURES = 3
-"""Times in a row that the ranks do not agree on an action, after which no guard proposes it any more."""
+"""If the ranks disagree on an action so many times in a row, no guard proposes it any more."""
 
 LOUD = On()
 """Incidents at warn or above."""
@@ -63,13 +63,13 @@ class Guards:
         self._seen: list[tuple[Identity, str, str]] = []
         """Findings that have fired, as they were when incidents were last made of them."""
         self._firing: Sequence[Incident] = ()
-        """The incidents that go on."""
+        """The incidents that are ongoing."""
         self._last: dict[str, float] = {}
         """The last value of each series that a number depends on."""
         self.stopped = ""
-        """Why training was told to stop; empty where it was not."""
+        """Why a guard stopped training; empty if none did."""
         self._unasked = 0
-        """Steps on which a guard that acts was due; negative once it has been asked, or told of."""
+        """Steps on which a guard that acts was due; negative once it has been asked, or a warning was given."""
 
     @property
     def _leads(self) -> bool:
@@ -101,7 +101,7 @@ class Guards:
         return [*texts, *(wish.order.why for wish in dry if wish), *self._told_unasked(step, firing)]
 
     def decide(self, step: int, run: HasFindings, can: Collection[Action]) -> tuple[Decision, list[str]]:
-        """What is to be done now, the same on every rank, and what is to be told of it.
+        """What to do now, the same on every rank, and the messages about it.
 
         Args:
             can: what the caller can do.
@@ -205,7 +205,7 @@ class Guards:
         return list(zip(self.guards, self._memories, strict=True))
 
     def _incidents(self, run: HasFindings) -> Sequence[Incident]:
-        """Those that go on; what has changed of them is taken note of."""
+        """Those that are ongoing; their changes are recorded."""
         findings = run.findings
         fired = [finding for finding in findings if finding.fired is not None]
         seen: list[tuple[Identity, str, str]] = [
@@ -222,7 +222,7 @@ class Guards:
         return self._firing
 
     def _held(self, guard: Guard, memory: Memory, step: int, firing: Sequence[Incident]) -> list[str]:
-        """Go on with what `guard` holds, or let it go, and say so."""
+        """Continue what `guard` holds, or release it, and report that."""
         if memory.since is None:
             return []
         there = [incident for incident in firing if guard.on.holds(incident)]

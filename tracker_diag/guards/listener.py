@@ -1,4 +1,4 @@
-"""The user's own callback: told of each incident in a thread of its own, so that it may raise or hang."""
+"""The user's own callback: called for each incident in a thread of its own, so that it may raise or hang."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -27,7 +27,7 @@ BOUNDS: dict[Action, tuple[float, float] | None] = {
 """Actions that set a number, and its bounds where none are given; None where they must be."""
 
 HELD: frozenset[Action] = frozenset({"stop_update", *BOUNDS})
-"""What goes on until the incident is over; all else is done once."""
+"""What continues until the incident is over; all else is done once."""
 
 
 def _known_slice(name: str) -> str:

@@ -49,7 +49,7 @@ class Transform(_Closed):
 
 
 class Alias(_Closed):
-    """Own keys of one canonical metric, the first that a row has wins; a plain list stands for `keys` alone.
+    """Own keys of one canonical metric, of which the first in a row wins; a plain list means only `keys`.
 
     A key may be a pattern: `*` is anything within a part, `**` parts, `{tool}` a part that names the member. Of several
     that fit, the one with most letters of its own counts.
@@ -106,7 +106,7 @@ class Aliases(_Closed):
 
 @dataclass(frozen=True)
 class Mapped:
-    """What one own key stands for."""
+    """What one own key means."""
 
     name: str
     """Canonical name; of one tool or component, `name:member`."""
@@ -134,11 +134,11 @@ class KeyMap:
     _unmapped: frozenset[str] = field(default=frozenset(), repr=False)
 
     def covers(self, keys: Iterable[str]) -> bool:
-        """Whether all of `keys` were there when the map was made; if not, make it anew with them."""
+        """Whether all of `keys` were there when the map was made; if not, make a new map with them."""
         return all(key in self.mapped or key in self._unmapped for key in keys)
 
     def values(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Canonical values of one row. A value that is not finite gives way to the next key, or is left out."""
+        """Canonical values of one row. If a value is not finite, the next key counts, or none."""
         values: dict[str, float] = {}
         ranks: dict[str, int] = {}
         for key, value in metrics.items():
@@ -153,7 +153,7 @@ class KeyMap:
 
     @once
     def names(self) -> frozenset[str]:
-        """Canonical names that a key stands for."""
+        """Canonical names that keys have."""
         return frozenset(mapped.name for mapped in self.mapped.values())
 
     @once
@@ -268,10 +268,10 @@ class _Matcher:
                     self._exact.setdefault(key, (name, place))
         patterns.sort(key=lambda ignored: len(re.sub(r"\*|\{\w+\}", "", ignored[0])), reverse=True)
         self._patterns = [(_compiled(pattern), name, place, why) for pattern, name, place, why in patterns]
-        """With the name that each stands for, empty where it is ignored; what has most letters of its own first."""
+        """With the canonical name of each, empty if it is ignored; patterns with most literal letters first."""
 
     def find(self, key: str, order: int) -> Mapped | None:
-        """What `key` stands for; `order`, its place in the run, decides between keys of one pattern."""
+        """What `key` means; `order`, its place in the run, decides between keys of one pattern."""
         forms = (key, *_shorter(key, self.file))
         if canonical(key) == key and key not in self._exact:
             return Mapped(key, rank=-1)
@@ -393,7 +393,7 @@ def load(file: Path) -> Aliases:
     """The aliases in `file`.
 
     Raises:
-        AliasError: "file:line: field: what is wrong", for whatever makes the file unusable.
+        AliasError: "file:line: field: what is wrong", if the file cannot be used.
     """
     content = YamlFile.load(file, AliasError)
     try:

@@ -9,7 +9,7 @@ from tracker_diag.metrics.series import PAIRS, Pair, SeriesKey, StatKey
 
 Fact: TypeAlias = str | int | float
 
-SAY_TURN = "give begins_after_tool, or turn beside trajectory_ids"
+SAY_TURN = "give begins_after_tool, or turn next to trajectory_ids"
 """What to do where a sequence may begin after a tool result or not."""
 
 
@@ -30,12 +30,12 @@ class Why(Enum):
     FEW_ADVANTAGES = "fewer than {needed} tokens with an advantage other than 0 observed"
     NO_REFERENCE = "no reference period yet, or too few tokens in it or in the window"
     NO_ERROR = "its sampling error is known in the run itself alone"
-    NO_SPREAD = "the weights do not spread enough for it to be told"
+    NO_SPREAD = "the weights do not spread enough to compute it"
     FEW_STEPS = "{have} of {needed} steps"
     FEW_VALUES = "{have} of {needed} steps with a value"
     FEW_OF_BOTH = "{have} of {needed} steps with both values"
     SHORT_BASELINE = "baseline has {have} of {needed} steps with a value"
-    NOISY_BASELINE = "its baseline swings so much that growth below ×{factor:.0f} cannot be told"
+    NOISY_BASELINE = "its baseline varies so much that growth below ×{factor:.0f} cannot be seen"
     ZERO_BASELINE = "the baseline is 0"
     NEW_BASELINE = "the baseline was taken anew"
     ZERO = "{series} is 0"

@@ -27,9 +27,9 @@ class Metric:
     matters: float = 0.0
     """On the linear scale: a change below this, in the metric's unit, is never growth."""
     per: str = ""
-    """What it may also be logged for one at a time: of `tool`, the tool search stands as `<name>:search`."""
+    """What it may also be logged for one at a time: with `tool`, the tool search has `<name>:search`."""
     outcome: bool = False
-    """Whether it says how good the run is as a whole, so that its best step is one to go back to."""
+    """Whether it says how good the run is as a whole: one may go back to its best step."""
 
 
 TRAINING = (

@@ -18,14 +18,14 @@ CONTEXT: tuple[Slice, ...] = ("text_only", "post_tool")
 """The dimension `context`: model tokens before any tool result of their sequence, and after one."""
 
 UNKNOWN = "unknown"
-"""Of `context` beside these: model tokens of which nobody can say whether a tool result comes before them. They count
-in `all`, and in no slice that a rule looks at."""
+"""One more row of `context`: model tokens for which it is unknown whether a tool result comes before them. They count
+in `all`, and in no slice that a rule reads."""
 
 ALL = "all"
 """The merge of one dimension's slices, with what is unknown: every model token once."""
 
 FIRST = 16
-"""k of `after_tool_k`: how many model tokens after a tool result are looked at apart from later ones."""
+"""k of `after_tool_k`: how many model tokens after a tool result are kept separate from later ones."""
 
 Dimension: TypeAlias = Literal[
     "context", "after_tool_k", "turn", "advantage", "policy_lag", "control", "tool", "env"

@@ -1,7 +1,6 @@
 """The statistics of a slice, each declared once: name, meaning, samples that it needs, how it is taken, where it shows.
 
-What is logged, which panels and columns there are, what a rule may ask for and docs/metrics.md all follow from
-`STATISTICS`.
+`STATISTICS` defines what is logged, which panels and columns there are, what a rule may read, and docs/metrics.md.
 """
 
 import math
@@ -30,7 +29,7 @@ STEP_TOKENS = 50
 
 @dataclass(frozen=True)
 class Samples:
-    """What a statistic rests on, how many of them a slice has, and what is said where they are too few."""
+    """The kind of samples of a statistic, how many a slice has, and the reason if they are too few."""
 
     count: Callable[[SliceWindow], int]
     too_few: Why
@@ -73,7 +72,7 @@ class Statistic(Metric):
     """Whether it is taken of the tokens since the last value, and not of the window."""
 
     def estimate(self, window: SliceWindow, *, with_error: bool = False) -> Estimate | None:
-        """The value with the samples that it rests on; None where these are too few, or it cannot be told."""
+        """The value with its number of samples; None if these are too few, or it cannot be computed."""
         n = self.samples.count(window)
         if n < self.needs:
             return None
@@ -154,7 +153,7 @@ _TABLE = (
     ),
     Statistic(
         name="largest", unit="nat", worse="higher", scale="log", needs=1, value=lambda window: window.largest,
-        meaning="largest |r|, within 0.4 %; 256 stands for all that is more",
+        meaning="largest |r|, within 0.4 %; 256 means that or more",
     ),
     Statistic(
         name="ess", unit="share", worse="lower", logged=CONTEXT, in_page=True, value=lambda window: window.weights.ess,

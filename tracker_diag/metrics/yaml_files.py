@@ -1,6 +1,6 @@
-"""YAML as every data file here is read: no key stands twice, and whatever is wrong is told with file and line.
+"""YAML as every data file here is read: no key is there twice, and errors name file and line.
 
-It lies with the metrics because theirs and the rules' are the files, and rules may use metrics.
+It is in the metrics room because the files are theirs and the rules', and rules may use metrics.
 """
 
 from collections.abc import Callable, Collection, Hashable
@@ -24,7 +24,7 @@ _NO_SUCH_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 class _UniqueKeys(SafeConstructor):
-    """On a safe loader: a key that stands twice is an error; PyYAML keeps the last in silence. A date is text."""
+    """A safe loader on which a repeated key is an error; PyYAML keeps the last in silence. A date is text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  # as PyYAML has it
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
@@ -38,7 +38,7 @@ class _UniqueKeys(SafeConstructor):
             if not isinstance(key, Hashable):
                 raise yaml.constructor.ConstructorError(None, None, "a key is a list or a map", key_node.start_mark)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is there twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -53,7 +53,7 @@ _Fast: Any = type("_Fast", (_UniqueKeys, getattr(yaml, "CSafeLoader", yaml.SafeL
 
 @dataclass(frozen=True)
 class YamlFile:
-    """A file that was read: its data, and where each part of it stands."""
+    """A file that was read: its data, and where each part of it is."""
 
     file: Path
     data: Any
@@ -96,7 +96,7 @@ class YamlFile:
     def refused(self, wrong: ValidationError, fields: Callable[[Place], Collection[str]] = lambda _: ()) -> str:
         """The message for data that is not as it should be: "file:line: field: what is wrong".
 
-        A misspelt field is told rather than the one that is missing for it.
+        A misspelt field is reported rather than the one that is missing for it.
 
         Args:
             fields: gives the names that may stand at a place, for a hint at the nearest.

@@ -110,7 +110,7 @@ def context_of(
     """The record of a run with these settings.
 
     Args:
-        config: by dotted name, with whatever secrets they hold.
+        config: by dotted name, with any secrets in them.
         versions: of packages by name; left out where the run is not this process.
         code: what is run, where that is known.
     """
@@ -159,7 +159,7 @@ def versions_here() -> dict[str, str]:
 
 
 def code_here() -> Code | None:
-    """The commit that the running program lies in, or else the working directory; None where git tells none."""
+    """The commit of the running program, or else of the working directory; None if git knows none."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     places = ([Path(main).absolute().parent] if main else []) + [Path()]
     return next((code for place in places if (code := _code_in(place))), None)

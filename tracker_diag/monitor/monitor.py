@@ -250,7 +250,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         missing: Mapping[Rank, int] | None = None,
         lost: int = 0,
     ) -> None:
-        """Take in what other processes have reduced already, on the host, as a part of the step of the next `log`.
+        """Take in what other processes have reduced on the host, as a part of the step of the next `log`.
 
         Args:
             names: of tools and environments, as in the rows of those processes.

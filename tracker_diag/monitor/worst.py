@@ -1,7 +1,7 @@
-"""Keep: of each finding that is pending or firing on a slice the worst sequences of its first, worst and last step.
+"""Keep: for each finding that is pending or firing on a slice, the worst sequences of three of its steps.
 
 What is kept is bounded, whatever the run's length. It is shown in the report and in the table `diag/worst_sequences`;
-with token ids it also lies in a file beside the journals.
+with token ids it is also in a file next to the journals.
 """
 
 import time
@@ -77,8 +77,8 @@ class WorstSequences:
 
     Args:
         decode: makes text of token ids; None for no text.
-        live: whether the run is underway: then sequences with token ids are kept in a file, and it is told if a decoder
-            was given and no ids came.
+        live: whether the run is underway. Then a file keeps sequences with token ids. If a decoder was given and no ids
+            came, a warning says so.
     """
 
     def __init__(self, health: Health, decode: Decode | None, *, live: bool) -> None:
@@ -87,7 +87,7 @@ class WorstSequences:
         self._episodes: list[_Episode] = []
         self._open: dict[Place, _Episode] = {}
         self._asked = False
-        """Whether an alert was told of which no table has gone out."""
+        """Whether there was an alert for which no table has been sent."""
         self._due: tuple[WorstSequence, ...] | None = None
         """What the next table is of, while its text is made."""
         self._writer: Writer | None = None
@@ -203,7 +203,7 @@ class WorstSequences:
             self._failed(self._writer)
 
     def _save(self, *, last: bool = False) -> None:
-        """Have the file written; a disk that takes nothing is counted, told once, and asked again later."""
+        """Have the file written; if the disk fails, this is counted, logged once, and tried again later."""
         self._written = time.monotonic()
         kept = [sequence for sequence in self.sequences if sequence.token_ids is not None]
         if not (self._live and kept) or (self._writing and not last):

@@ -1,8 +1,8 @@
-"""File: the worst sequences with their token ids, on this machine's disk alone, beside the journals.
+"""File: the worst sequences with their token ids, only on this machine's disk, next to the journals.
 
 An `.npz` without pickle. One entry a sequence: `pair`, `slice`, `onset`, `moment`, `step`, `batch`, `sequence`, `tool`,
-`length`, `first`, `position`, `limit`, `share`, and `end`, where its tokens end in the arrays that have one entry a
-token: `token_ids`, `logprobs` (2, N), `sampled`, `tool_output`, `in_slice`.
+`length`, `first`, `position`, `limit`, `share`, and `end`: where its tokens end in the arrays of tokens. These have one
+entry a token: `token_ids`, `logprobs` (2, N), `sampled`, `tool_output`, `in_slice`.
 """
 
 import os
@@ -42,7 +42,7 @@ def save(path: Path, sequences: Sequence[WorstSequence]) -> None:
     """Write `sequences` to `path`, whole or not at all; those that come last are left out where it would be too large.
 
     Raises:
-        OSError: the disk is full, say; what stood there before stays.
+        OSError: the disk is full, for example; the file that was there before stays.
     """
     of_token = 8 + 2 * 4 + len(OF_TOKENS)
     total = HEADERS + np.cumsum([sequence.in_slice.size * of_token + OF_FACTS for sequence in sequences])

@@ -13,7 +13,7 @@ NAME = "critic_fit"
 LEAST = 0.05
 """Explained variance below which a critic explains nothing: CRI001."""
 LINEAR = 0.5
-"""Explained variance of a line through the values at which a poor critic is a matter of scale or sign alone."""
+"""Explained variance of a line through the values, at which only scale or sign of a poor critic is wrong."""
 FEWEST = 16
 
 GIVE = (
@@ -22,10 +22,10 @@ GIVE = (
 
 
 def critic_check(returns: Any, values: Any = None, features: Any = None) -> Check:
-    """How much of the variance of `returns` (n,) is explained by `values` (n,), or by a line through `features` (n, d).
+    """How much of the variance of `returns` (n,) `values` (n,) explain, or a line through `features` (n, d).
 
-    The explained variance is 1 − Var(returns − prediction) / Var(returns); of the features' least-squares fit it is
-    adjusted for their number d, as any n numbers are fitted by n features.
+    The explained variance is 1 − Var(returns − prediction) / Var(returns); For the features' least-squares fit it is
+    adjusted for their number d, as n features fit any n numbers.
 
     Raises:
         BatchError: the lengths do not agree.

@@ -1,8 +1,8 @@
 """Memory of a training step on one device: models, gradients, optimiser, activations; and what to do if it is short.
 
-States follow ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054): with Ψ parameters and Adam in mixed precision 2Ψ bytes
-of weights, 2Ψ of gradients and 12Ψ of optimiser states, each divided by the devices it is sharded over. Activations are
-counted as Korthikanti et al. 2022 do, arXiv 2205.05198, for gated feed-forward parts, with attention that is not kept
+States follow ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054): Ψ parameters and Adam in mixed precision take 2Ψ bytes
+of weights, 2Ψ of gradients, 12Ψ of optimiser states. Each is divided by the devices it is sharded over. Activations are
+counted as by Korthikanti et al. 2022, arXiv 2205.05198, for gated feed-forward parts. Attention is not kept
 (FlashAttention). LoRA: Hu et al. 2021, arXiv 2106.09685.
 """
 
@@ -117,12 +117,12 @@ class Model(BaseModel):
         return sum(map(self._is_sparse, range(self.shape[1]))) if self.experts else 0
 
     def kept(self, plan: "Plan") -> tuple[float, float]:
-        """Values that a token keeps for the backward pass, in a dense and in a sparse layer, as wide as the weights.
+        """Values that a token keeps for the backward pass, in a dense and a sparse layer, in the weights' width.
 
-        8.3 · hidden for norms, attention and residuals, 3 less where weights are frozen, and 2.2 more in 16 bits, in
-        which norms keep float32. Keys and values; 4 for each unit of inner width (gate, up, activation, product);
-        2 · hidden for each expert (what it takes and gives), and the 7 outputs of LoRA. In float32, PyTorch keeps the
-        weights of attention where several queries share a key. Measured on a GPU: docs/performance.md.
+        8.3 · hidden for norms, attention and residuals. 3 less if weights are frozen, 2.2 more in 16 bits, as norms
+        keep float32. Keys and values; 4 for each unit of inner width (gate, up, activation, product). 2 · hidden for
+        each expert (input and output), and the 7 outputs of LoRA. In float32, PyTorch keeps the weights of attention if
+        several queries share a key. Measured on a GPU: docs/performance.md.
         """
         hidden, (inner, expert, shared) = self.shape[0], self._widths
         heads = self.num_attention_heads or 1
@@ -149,8 +149,8 @@ class Model(BaseModel):
     def adapters(self, rank: int) -> float:
         """Parameters of LoRA on all linear maps: rank · (inputs + outputs) each.
 
-        Of a plain number of parameters the usual shape is taken, a dense decoder of 12 · layers · hidden² parameters
-        with a layer for every 128 of its hidden size: 42 million for 7 billion at rank 16, where Llama has 40.
+        A plain number of parameters means the usual shape: a dense decoder of 12 · layers · hidden² parameters, with a
+        layer for every 128 of its hidden size. That gives 42 million for 7 billion at rank 16; Llama has 40.
         """
         if self.parameters is not None and self.hidden_size is None:
             hidden = (self.parameters * 128 / 12) ** (1 / 3)
@@ -227,7 +227,7 @@ def activations(model: Model, plan: Plan) -> float:
     """Bytes of activations of a forward pass of one model that is trained; 0 where its shape is not known.
 
     The logits are there in the width of the weights, and three times in float32: a copy, its log-softmax, its gradient.
-    With checkpointing a layer keeps its input alone, and the whole of the largest is there when the logits are gone.
+    With checkpointing a layer keeps only its input. The whole of the largest layer is there when the logits are gone.
     """
     if not plan.length or model.hidden_size is None:
         return 0.0

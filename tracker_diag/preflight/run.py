@@ -61,9 +61,9 @@ class Given(TypedDict, total=False):
     features: Any
     """(n, d) what the critic sees."""
     batch: Mapping[str, Any]
-    """One real batch: what `Monitor.observe` takes, of shape (B, T), or (N,) with `sequence_ids`; and with it
-    `loss_mask` (what is trained on), `attention_mask` (0 on padding), `token_ids`, and `logprobs_again` (a second pass
-    of the trainer over the same tokens, with another batch size)."""
+    """One real batch: what `Monitor.observe` takes, of shape (B, T), or (N,) with `sequence_ids`. Further: `loss_mask`
+    (what is trained on), `attention_mask` (0 on padding), `token_ids`. `logprobs_again` is a second pass over the same
+    tokens, with another batch size."""
     sampled_ids: Sequence[Sequence[int]]
     """Token ids of each sequence, as the engine returned them."""
     trained_ids: Sequence[Sequence[int]]

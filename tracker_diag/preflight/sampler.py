@@ -32,7 +32,7 @@ NO_FLOOR = 1e-6
 IMPOSSIBLE = 19.9
 """Difference in nats beyond which one side says that a sampled token cannot be: NUM002."""
 PLACEHOLDER = 0.1
-"""Nats from 0 at which the trainer must be for an exact 0 of the sampler to be a placeholder and no certainty."""
+"""If the trainer is so many nats from 0, an exact 0 of the sampler is a placeholder."""
 PLACEHOLDERS = 0.001
 """Share of placeholders that is too much."""
 
@@ -47,9 +47,9 @@ def sampler_checks(batch: Mapping[str, Any]) -> Iterator[Check]:
     """What looks wrong in the tensors of a first batch, and how far the sampler is off the trainer.
 
     Args:
-        batch: as `Monitor.observe` takes it; `logprobs` serve as `old_logprobs` where these are missing, as they are
-            the same before the first update. `logprobs_again` is a second pass of the trainer over the same tokens
-            with another batch size, which measures the noise floor.
+        batch: as `Monitor.observe` takes it. If `old_logprobs` are missing, `logprobs` replace them, as they are the
+            same before the first update. `logprobs_again` is a second pass of the trainer over the same tokens with
+            another batch size. It measures the noise floor.
 
     Raises:
         BatchError: tensors that do not fit together.

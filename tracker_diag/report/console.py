@@ -49,7 +49,7 @@ def announce(*lines: RenderableType) -> None:
 
 
 def near(path: str | Path) -> str:
-    """`path` as one types it here: from the working directory, if it lies there."""
+    """`path` as one types it here: from the working directory, if it is there."""
     try:
         return str(Path(path).absolute().relative_to(Path.cwd()))
     except (ValueError, OSError):

@@ -12,7 +12,7 @@ from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
 
 SHOWN = {"count": "tokens"}
-"""Statistics whose name says nothing beside a curve, and what stands there instead."""
+"""Statistics whose name says nothing next to a curve, and the label used instead."""
 
 MOST = 16
 """Curves of a verdict, at most."""

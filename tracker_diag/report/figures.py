@@ -36,8 +36,8 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
 
     A tail that stretches moves to the right at the bottom; a bulk that only scales moves as a whole.
 
-    It is drawn while training goes on and holds the interpreter meanwhile, so it leaves out what costs matplotlib most
-    and shows nothing: a layout found by drawing several times, minor ticks, formulas as labels. A quarter is left.
+    It is drawn during training and holds the interpreter meanwhile. So it leaves out what costs matplotlib most and
+    shows nothing: a layout found by drawing several times, minor ticks, formulas as labels. A quarter is left.
     """
     figure = Figure(figsize=(4.0, 4.0), dpi=175)
     axes = figure.add_axes((0.185, 0.125, 0.785, 0.80))
@@ -60,7 +60,7 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
     axes.set_title(title, fontsize=11, loc="left")
     axes.grid(color="0.92", which="major")
     axes.spines[["top", "right"]].set_visible(False)
-    if len(axes.lines) > 1:  # beside the line of p95
+    if len(axes.lines) > 1:  # next to the line of p95
         axes.legend(fontsize=8, loc="lower left", framealpha=0.9)
     return figure
 

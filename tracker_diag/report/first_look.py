@@ -46,12 +46,12 @@ def first_look(
     against: str = "",
     whole: bool = True,
 ) -> RenderableType:
-    """One line for each pair, one on the slices, one on the rules, and what to give so that more of them see.
+    """One line for each pair, one on the slices, one on the rules, and what to pass for more rules.
 
     In short it is three lines, and what is odd.
 
     Args:
-        told_by: from what it was taken which tokens come after a tool.
+        told_by: which argument showed the tokens after a tool.
         rules: the name of each rule, by id.
         blind: why rules cannot see, by rule.
         tools: whether there can be any.

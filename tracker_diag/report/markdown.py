@@ -1,4 +1,4 @@
-"""Markdown: tables and findings for trackers and files that draw it; whatever stands in them is shown as it is."""
+"""Markdown: tables and findings for trackers and files that draw it; their content is shown as it is."""
 
 import re
 
@@ -6,7 +6,7 @@ from tracker_diag.records import Cell, Table
 
 
 def markdown(table: Table) -> str:
-    """`table` in Markdown; whatever stands in its cells is shown as it is."""
+    """`table` in Markdown; the content of its cells is shown as it is."""
     lines = [map(escaped, table.columns), ["---"] * len(table.columns), *(map(escaped, row) for row in table.rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -33,4 +33,4 @@ def escaped(value: Cell) -> str:
     text = f"{value:.3g}" if isinstance(value, float) else " ".join(str(value).split())
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace("~", "&#126;")  # not all know that ~ may be escaped
     text = re.sub(r"([\\`*\[\]|>]|(?<!&)#)", r"\\\1", text)
-    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)  # within a word it stands for itself
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)  # within a word it means itself

@@ -19,7 +19,7 @@ from tracker_diag.rules.record import tier_of
 from tracker_diag.rules.triage import Summary
 
 LABELS = 11
-"""Width of the labels beside the verdict."""
+"""Width of the labels next to the verdict."""
 
 CURVES = 3
 """Of those of the summary that are drawn."""

@@ -14,7 +14,7 @@ from tracker_diag.rules.incidents import SEVERITIES, Incident
 STYLE = {"info": "cyan", "warn": "yellow", "error": "red"}
 
 LABEL = 42
-"""Columns of the names beside it."""
+"""Columns of the names next to it."""
 WIDTH = 36
 """Columns of the axis."""
 
@@ -95,7 +95,7 @@ def _named(finding: Finding, *, alone: bool) -> str:
 def lanes(incidents: Sequence[Incident]) -> list[tuple[str, list[Finding]]]:
     """The first incident's cause, its damage, its symptoms, then the others' causes; one for each rule and slice.
 
-    Each has the mark that stands before its name.
+    Each has the mark that is before its name.
     """
     first, *others = incidents
     ranked = [("", first.cause), *(("└ ", finding) for finding in (*first.damage, *first.symptoms))]

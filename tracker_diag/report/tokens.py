@@ -44,7 +44,7 @@ MEANS = {
 
 
 def strengths(sequence: WorstSequence) -> IntArray:
-    """(W,) 0 where |log-ratio| is usual or not known, 1 to 4 by how far it is beyond that, 5 where it is no number."""
+    """(W,) 0: |log-ratio| is usual or unknown; 1 to 4: by how far it is beyond; 5: it is no number."""
     sizes = np.abs(sequence.log_ratios)
     levels = np.searchsorted(np.array(STRENGTHS) * sequence.limit, np.nan_to_num(sizes, nan=0.0), side="left")
     levels = np.where(np.isfinite(sizes), levels, BROKEN)

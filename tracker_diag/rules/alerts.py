@@ -72,10 +72,9 @@ class HasFindings(Protocol):
 class Alerts:
     """Turns changes of findings into notices.
 
-    An incident gives one notice, whatever joins it later. It gives a second one if it becomes an error or if another
-    cause is found, and a last one at its end. All news of one step is in one notice, the severest with the earliest
-    onset first. If a rule comes and goes on a slice, it begins a new incident only `cooldown_steps` after its last
-    report.
+    An incident gives one notice, whatever joins it later. It gives a second one if it becomes an error or gets another
+    cause, and one at its end. All news of a step is in one notice, the severest with the earliest onset first. If a
+    rule fires again on a slice, it begins a new incident only `cooldown_steps` after its last report.
     """
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ class Earlier:
         return {key.pair for run in self._runs for key in run}
 
     def values(self, keys: Iterable[str]) -> list[list[float]]:
-        """Of each run that has it, the series of one key, or the ratio of those of two, step by step."""
+        """For each run that has it, the series of a key, or the ratio of two, step by step."""
         series = []
         for run in self._runs:
             columns = [_column(run, key) for key in keys]

@@ -167,7 +167,7 @@ class Engine:
     def best(self) -> tuple[Reading, ...]:
         """For each outcome with enough values: its last level, and as baseline its best level with the step.
 
-        If a reading does not hold and has an onset, the outcome is lower since then, for too few rows to be a fall.
+        If a reading does not hold and has an onset, the outcome is lower since then. It has too few rows to be a fall.
         """
         collapses = [signal for signal in self._signals.values() if isinstance(signal, Collapse) and signal.of_outcome]
         readings = [collapse.reading() for collapse in collapses if collapse.holds is not None]

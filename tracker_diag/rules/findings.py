@@ -30,7 +30,7 @@ class Finding:
     evidence: tuple[Reading, ...]
     inhibited_by: str | None = None
     carried_by: tuple[Carrier, ...] = ()
-    """Cells that carried most of it when it fired, where tensors told it."""
+    """Cells that carried most of it when it fired, if tensors showed them."""
     spared: bool = False
     """Whether no harm has been seen since it fired: the rule's `harmless` has held all the while."""
     unproven: bool = False

@@ -26,7 +26,7 @@ UNSURE = 0.25
 """Part of the time until a finding fired by which its onset is unsure."""
 
 AT_ONCE = 0.1
-"""Part of the time until a reward was said never to have risen within which its cause has begun with the run."""
+"""A reward never rose by some step. A cause within this part of the time until then has begun with the run."""
 
 HARMLESS: frozenset[Link] = frozenset({"resources", DAMAGE})
 """Links that cost time or are the damage themselves, and so bring no damage about."""
@@ -149,10 +149,10 @@ def weighed(findings: Collection[Finding], together: Iterable[Incident]) -> list
 def connected(findings: Collection[Finding]) -> tuple[Incident, ...]:
     """The same, as loud as their rules are, whatever record these have.
 
-    Damage goes with what began last before it; where nothing had, with the last that had begun when it was seen; where
-    there is none, it stands alone. Of a reward that has never risen it is what began with the run. What has recovered
-    by itself and what is of severity info alone comes after what has not. What has harmed the outcome comes before what
-    has not, and what only costs time after both.
+    Damage goes with what began last before it; where nothing had, with the last that had begun when it was seen; if
+    there is none, it is alone. Of a reward that has never risen it is what began with the run. What has recovered by
+    itself and what is of severity info alone comes after what has not. What has harmed the outcome comes before what
+    has not, and what only costs time comes last.
     """
     fired = sorted((f for f in findings if f.fired is not None), key=_order)
     groups = _connected([f for f in fired if f.rule.link != DAMAGE], _hangs_together)
@@ -190,8 +190,8 @@ def reaches(cause: Finding, step: int) -> bool:
 def explains(cause: Finding, finding: Finding) -> bool:
     """Whether `finding` is a part of what `cause` names: its rule says so, on the same slice and at the same time.
 
-    A cause does not begin after what it explains. But an onset is an estimate, so the cause may seem to begin later
-    than `finding` fired, by as long as it took to fire itself.
+    A cause does not begin after what it explains. But an onset is an estimate. So the cause may seem to begin later
+    than `finding` fired, by its own time to fire.
     """
     if cause.fired is None or finding.fired is None:
         return False
@@ -298,7 +298,7 @@ def _overlap(a: Finding, b: Finding) -> bool:
 
 
 def _related(findings: Sequence[Finding]) -> Iterator[tuple[int, int]]:
-    """Pairs of `findings`, by index, of which one rule is the other, a part of it or what it leads to."""
+    """Pairs of `findings`, by index, of which one rule is the other, a part of it, or its symptom."""
     by_rule: dict[str, list[int]] = {}
     for i, finding in enumerate(findings):
         by_rule.setdefault(finding.rule.id, []).append(i)

@@ -17,7 +17,7 @@ from tracker_diag.rules.signals.threshold import Threshold
 BACK = 2 / 3
 """Part of the way from the furthest level to the usual one, from which on a level is back."""
 CLEAR = 0.2
-"""Part of a fixed limit by which a level must be on the other side of it to be back, whatever its noise."""
+"""A level is back if it is on the good side of a fixed limit by this part of it."""
 VALUES = 5
 """Values of which a level is the median."""
 LEAST = 1e-12

@@ -27,15 +27,12 @@ when:
 # One sentence, without its full stop: of a signal there are value, baseline, ratio, n and series.
 summary: "reward is {reward_low.value:.3g}"
 
-# All else may be left out. What stands here holds then.
-# link: policy_update      # or environment, evaluation, reward, advantage, critic, exploration, freshness, …
-# severity: warn           # info: in the table only; error: the run is likely wasted, for `status: stable`
-# for_steps: 1             # steps that it must hold before the rule fires; one without it takes 3 back
-# keep_firing_steps: 10    # steps that it must fail before that is over
-# description: Detects …   # what it sees, for `tracker-diag rules show ACM001`
-# rationale: …             # why that is bad
-# remedy: [What to do first., What then.]
-# false_positives: [When it fires and nothing is wrong.]
+# All else may be left out. These are the defaults. link: policy_update      # or environment, evaluation, reward,
+# advantage, critic, exploration, freshness, … severity: warn           # info: in the table only; error: the run is
+# likely wasted, for `status: stable` for_steps: 1             # steps that it must hold before the rule fires; one
+# without it takes 3 back keep_firing_steps: 10    # steps that it must fail before that is over description: Detects …
+# # what it sees, for `tracker-diag rules show ACM001` rationale: …             # why that is bad remedy: [What to do
+# first., What then.] false_positives: [When it fires and nothing is wrong.]
 """
 
 CASES = """\
@@ -74,7 +71,7 @@ def write_new(rule_id: str, folder: Path) -> list[Path]:
     beside = load_rules(folder) if any(folder.glob("*.y*ml")) else ()
     for rule in in_force(beside):
         if rule.id == rule_id:
-            raise RuleError(f"id: {rule_id} stands in {rule.where}; take another one")
+            raise RuleError(f"id: {rule_id} is already in {rule.where}; take another one")
     new = {folder / f"{rule_id}.yaml": RULE, folder / "tests" / f"{rule_id}.yaml": CASES}
     for file in new:
         if file.exists():

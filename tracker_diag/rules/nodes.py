@@ -98,7 +98,7 @@ class SeriesRef(Node):
         return StatKey(own, self.slice or slice, self.stat)
 
     def of_cell(self, slice: SliceName) -> bool:
-        """Whether a metric is meant that may be logged of `slice` alone, as of one tool, and not that of all."""
+        """Whether it means a metric of `slice` alone, such as a tool, and not that of all."""
         return (
             self.metric is not None
             and self.slice is None

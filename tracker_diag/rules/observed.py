@@ -1,4 +1,4 @@
-"""What the rules see of one step: plain values, whoever read them."""
+"""What the rules see of a step: plain values, from any source."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -54,9 +54,9 @@ def recommend(
 
     Args:
         best: of each outcome its last level, and its best one as baseline with the step.
-        goes_on: whether the run has not ended. A level is the mean of a tenth of it, so that the best one, and with
-            it the last good step, may be another one when there are more steps.
-        stopped: whether a guard has stopped the training, so that it is not to continue though no harm is seen.
+        goes_on: whether the run has not ended. A level is the mean of a tenth of it. So the best one, and with it the
+            last good step, may change with more steps.
+        stopped: whether a guard has stopped the training: it must not continue then, even if no harm is seen.
         judged: whether there were rows enough to judge it.
         checkpoints: steps of the checkpoints that are registered. Where there are any, one of them is named.
     """
@@ -151,7 +151,7 @@ def _last_good(
 ) -> tuple[int, str] | None:
     """The last step before anything that is ongoing may have begun, no later than the best of what is lost; and why.
 
-    The best level of an outcome is that of today, as everywhere else, and not the one when a rule fired.
+    The best level of an outcome is that of now, as everywhere else, and not that when a rule fired.
     """
     steps: list[tuple[int, str]] = [
         (outcome.at, f"{outcome.series} {outcome.baseline:.3g}, its best") for outcome in lost if outcome.at is not None

@@ -42,11 +42,11 @@ class Summary:
     best: tuple[Reading, ...] = ()
     """Reward and evaluation: the last level as value, the best one as baseline, its step as `at`."""
     explained: Mapping[str, str] = field(default_factory=dict)
-    """Rules that found nothing of their own beside one that names all of it: that one's id."""
+    """Rules without a finding of their own that another finding covers: the id of its rule."""
     curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    """What is drawn beside the findings, values by step: the outcomes first, then what the first break rests on."""
+    """The curves next to the findings, values by step: the outcomes first, then the evidence of the first break."""
     worst: tuple[WorstSequence, ...] = ()
-    """The sequences behind the tails, where tensors told them; without token ids."""
+    """The sequences behind the tails, if tensors showed them; without token ids."""
     distributions: Sequence[tuple[int, tuple[Histogram, ...]]] = ()
     """|log-ratio| of both slices at some steps of the run, and at the last one."""
     events: tuple[tuple[int, str], ...] = ()

@@ -55,7 +55,7 @@ class Diagnosis:
     live: tuple[LiveFinding, ...] = ()
     """What the diagnostics said while the run was underway, if they watched it."""
     notices: tuple[Notice, ...] = ()
-    """What a person would have been told, step by step, if they had watched it."""
+    """The alerts that a person would have got, step by step."""
 
     def __str__(self) -> str:
         return str(self.summary)

@@ -152,7 +152,7 @@ def short_hash(*parts: object) -> str:
 
 
 def has_ended(run: FinishedRun) -> bool:
-    """Whether the run says so, or its last row is the one that the trainers of Hugging Face log at the end."""
+    """Whether the run says so, or its last row is what Hugging Face's trainers log at the end."""
     last = next(reversed(run.rows.values()), {})
     return run.ended is not None or any(key in last for key in RUNTIME)
 
@@ -189,7 +189,7 @@ def _level(severity: str) -> str:
 
 
 def _reward(diagnosis: Diagnosis) -> str:
-    """The best and the last level of the reward, or of an evaluation where there is none, with as many decimals."""
+    """The best and the last level of the reward, or else of an evaluation, with as many decimals."""
     outcome = min(diagnosis.summary.best, key=lambda reading: reading.series != "reward", default=None)
     if outcome is None or outcome.baseline is None or outcome.value is None:
         return ""

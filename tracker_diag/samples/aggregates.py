@@ -39,7 +39,7 @@ def aggregates(
     envs: Mapping[str, str] | None = None,
     essential: Collection[str] = (),
 ) -> dict[str, float]:
-    """By canonical name, and `name:member` of one tool, component or environment; what cannot be told is left out.
+    """By canonical name, and `name:member` of one tool, component or environment; what is not known is left out.
 
     Args:
         lowest, highest: rewards that were seen before, if any; those of `samples` count as well.

@@ -20,7 +20,7 @@ class Columns(TypedDict, total=False):
     """What `samples` takes: n values each, in the order of the sequences. All are optional, one at least is needed."""
 
     reward: Numbers
-    """As it is trained on. NaN and infinity are told as a numerics finding; None is a sequence without a score."""
+    """As it is trained on. NaN and infinity give a numerics finding; None is a sequence without a score."""
     components: "Mapping[str, Numbers]"
     """Parts of the reward by name; NaN or None where a part was not asked. They need not sum to the reward."""
     group: "Sequence[object] | Any"
@@ -161,5 +161,5 @@ def versions(given: Any, n: int) -> dict[str, Float64Array]:
 
 
 def _hashed(text: str) -> float:
-    """A whole number below 2^52, the same in every process: it stands for `text` in a column of floats."""
+    """A whole number below 2^52, the same in every process: it represents `text` in a column of floats."""
     return float(int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big") >> 12)

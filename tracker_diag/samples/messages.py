@@ -70,7 +70,7 @@ def answer(completion: Sequence[Message]) -> str:
 def calls_in(completion: Sequence[Message]) -> list[dict[str, Any]]:
     """Tool calls in their order, each with the status that its result tells.
 
-    A call that was not answered before the assistant went on has failed; one that ends the chat is as it should be.
+    A call that was not answered before the assistant continued has failed; one that ends the chat has not.
     """
     calls: list[dict[str, Any]] = []
     waiting: dict[int, None] = {}  # places in `calls`, in their order

@@ -1,4 +1,4 @@
-"""Texts: what can be told of a completion without a model and in any language, from its beginning and its end.
+"""Texts: what a completion shows without a model and in any language, by its beginning and its end.
 
 The cost of a text does not grow with its length: a bounded part of it is looked at.
 """

@@ -15,7 +15,7 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Array: TypeAlias = Any
 """A numpy array, or a torch tensor on a device; torch is optional, so its type cannot stand here.
 
-Code on such arrays keeps to what both libraries spell alike, and on a device to what never waits for it.
+Code on such arrays uses only what both libraries spell alike, and on a device what never waits.
 """
 
 

@@ -38,7 +38,7 @@ class Carrier:
 
 
 def carriers(cells: Mapping[str, tuple[IntArray, IntArray]], beyond: int, among: int) -> Sequence[Carrier]:
-    """The cells of one dimension that carry more of the growth than their share of its tokens, the largest part first.
+    """The cells of a dimension that carry more of the growth than their share of its tokens, largest first.
 
     What is expected of a cell beyond the limit is what it had there in the reference period; of a cell that is new,
     what all had. Bounds are Wilson's (JASA 22, 1927), held over all cells by Bonferroni.

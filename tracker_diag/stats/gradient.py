@@ -1,10 +1,10 @@
 """What reaches the optimiser: the gradient of the clipped loss, by slice, side of the clip range and sign.
 
-The loss of PPO and GRPO is −min(w A, clip(w, 1 − low, 1 + high) A) for each token, with w = exp(log π − log π_old)
-(Schulman et al. 2017). Its derivative by the token's log π is −w A, or 0 where the minimum is the clipped term: A > 0
-and w > 1 + high, or A < 0 and w < 1 − low. So |w A| over the tokens that are not clipped that way is what they
-pull at the policy with, each on its own. A trainer averages it over all tokens (DAPO, verl's token-mean; Dr. GRPO by a
-constant), or over those of each sequence first (GRPO), where a token of a short sequence weighs more.
+The loss of PPO and GRPO for each token is −min(w A, clip(w, 1 − low, 1 + high) A). There w = exp(log π − log π_old)
+(Schulman et al. 2017). Its derivative by the token's log π is −w A, or 0 if the minimum is the clipped term. That is so
+if A > 0 and w > 1 + high, or A < 0 and w < 1 − low. So |w A| over the other tokens is what they pull at the policy
+with, each on its own. A trainer averages it over all tokens (DAPO, verl's token-mean; Dr. GRPO by a constant). Or it
+averages over each sequence first (GRPO), so a token of a short sequence weighs more.
 """
 
 import math
@@ -20,7 +20,7 @@ NEGATIVE, POSITIVE = range(2)
 SHAPE = (2, 3, 2)
 """Number of tokens and sum of |w A|, by side, by sign of the advantage."""
 SIZE = 13
-"""Those twelve, and the sum of |w A| of the tokens that are not clipped over the number of tokens of their sequence."""
+"""Those twelve, and the sum of |w A| of unclipped tokens over the number of tokens of their sequence."""
 MOST = 50.0
 """Log-ratios beyond this count as this, so that no weight is beyond floats."""
 
@@ -99,7 +99,7 @@ def clipped_away(sums: Float64Array) -> float:
 
 
 def outside(sums: Float64Array, side: int, sign: int) -> float:
-    """Share of the tokens with an advantage that lie on `side` of the clip range and have an advantage of `sign`."""
+    """Share of the tokens with an advantage that are on `side` of the clip range, with an advantage of `sign`."""
     counts = sums[:-1].reshape(SHAPE)[0]
     n = float(counts.sum())
     return float(counts[side, sign]) / n if n else math.nan

@@ -1,9 +1,9 @@
 """The sketch: a signed log-linear histogram keyed by the bits of a float32.
 
-Guarantee: for values in [2^-24, 2^8) a quantile is within 1/257 (0.39 %) of the order statistic of
-rank floor(q(n − 1)). Counts are integers, so merging over micro-batches, ranks and steps is addition,
-exact in any order. After HdrHistogram and the linearly interpolated DDSketch (Masson, Rim, Lee,
-VLDB 2019, §2.2), but with a fixed range of 32 octaves, so that nothing ever collapses.
+For values in [2^-24, 2^8), a quantile is within 1/257 (0.39 %) of the order statistic. Its rank is floor(q(n − 1)).
+Counts are integers. So merging over micro-batches, ranks and steps is addition, exact in any order. It follows
+HdrHistogram and the interpolated DDSketch (Masson, Rim, Lee, VLDB 2019, §2.2). Its range is fixed, 32 octaves, so no
+bins are ever merged.
 """
 
 import sys
@@ -54,7 +54,7 @@ class Sketch:
     cells: Cells
     """Those of `counts` that are not 0; on the host alone."""
     nonfinite: Any
-    """(rows,) int64: NaN and inf, counted apart so that they never read as a large ratio."""
+    """(rows,) int64: NaN and inf, counted separately so that they never look like a large ratio."""
 
     def __init__(self, counts: Any, nonfinite: Any, cells: Cells | None = None) -> None:
         self.nonfinite, self._on_device = nonfinite, None
@@ -98,8 +98,8 @@ def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Ske
     Args:
         values: (N,) floats of numpy, or of torch on any device, where the sketches are made and stay. float64
             is rounded to float32 first, at most 2^-24 relative; bfloat16 and float16 are exact.
-        labels: for each partition an (N,) int32 array beside `values`: the row of each value there, or the
-            partition's size for a value that is in none of its rows.
+        labels: for each partition an (N,) int32 array next to `values`: the row of each value there. It is the
+            partition's size for a value in none of its rows.
         sizes: how many rows each partition has.
 
     On the device nothing waits for the host: no shape depends on the data.
@@ -138,7 +138,7 @@ class Tally:
         if values.size <= FEW:
             self._few.append(_sort_host(values, labels, self._sizes))
         elif compiled := kernel():
-            with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
+            with np.errstate(over="ignore"):  # beyond float32: inf, which is counted separately
                 compiled.count(values, labels, self.counts, self.nonfinite)
         else:
             _count_host(values, labels, self.counts, self.nonfinite)
@@ -183,7 +183,7 @@ _spare: list[RowArray] = []
 
 def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Sketch]:
     """The same of few values, of which most cells hold none."""
-    with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
+    with np.errstate(over="ignore"):  # beyond float32: inf, which is counted separately
         chunk = values.astype(np.float32, copy=False)
     bits, finite = np.ascontiguousarray(chunk).view(np.int32), np.isfinite(chunk)
     key = (bits & 0x7FFFFFFF) >> (23 - MANTISSA_BITS)
@@ -211,7 +211,7 @@ def _count_host(values: Any, labels: Sequence[Any], counts: Sequence[RowArray], 
     keys, cells = np.empty((2, min(_CHUNK, values.size)), np.int32)
     for begin in range(0, values.size, _CHUNK):
         part = slice(begin, begin + _CHUNK)
-        with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
+        with np.errstate(over="ignore"):  # beyond float32: inf, which is counted separately
             chunk = values[part].astype(np.float32, copy=False)
         bits, key, cell = chunk.view(np.int32), keys[: chunk.size], cells[: chunk.size]
         np.bitwise_and(bits, 0x7FFFFFFF, out=key)
@@ -286,7 +286,7 @@ def quantiles(counts: IntArray, levels: Sequence[float]) -> list[float]:
 def rebin(counts: IntArray, edges: FloatArray) -> IntArray:
     """(..., len(edges) − 1) counts of |x| between `edges`, a subset of `EDGES` after a first 0.
 
-    `counts` (..., 4098). What lies beyond the last edge is counted in the last bin.
+    `counts` (..., 4098). What is beyond the last edge is counted in the last bin.
     """
     first = np.append(0, np.searchsorted(EDGES, edges[1:-1]) + 1)  # the bin that begins at each edge
     return np.add.reduceat(counts, first, axis=-1)

@@ -1,7 +1,7 @@
 """The compiled kernel, kernel.c: it counts and sums in one pass. Where it is missing, numpy does the same more slowly.
 
-It is built with the wheel and loaded at import. It is called through ctypes, so it fits every Python, starts no thread,
-and other threads go on while it works.
+It is built with the wheel and loaded at import. It is called through ctypes, so it fits every Python. It starts no
+thread, and other threads run while it works.
 """
 
 import ctypes

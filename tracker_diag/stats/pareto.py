@@ -17,9 +17,9 @@ from tracker_diag.stats.kernel import kernel
 MIN_EXCEEDANCES = 5
 POINTS_PER_BIN = 8
 MIN_BINS = 8
-"""Bins over which the largest log-ratios must spread, for the fit to be one of them and not of the bins."""
+"""Bins over which the largest log-ratios must spread, or the fit would be of the bins."""
 NEAR = 8
-"""Bins on each side whose median count says how many of a bin are there by chance, and are not tied."""
+"""Bins on each side. Their median count says how many values of a bin are there by chance, and are not tied."""
 CHANCE = 2.0
 """Standard deviations of a count beyond which more values than that are tied."""
 _LEAST_WEIGHT = 10 * float(np.finfo(float).eps)
@@ -44,8 +44,8 @@ def reliable_below(n: int) -> float:
 def pareto_k(log_weights: Float64Array, multiplicity: Float64Array | None = None) -> float:
     """k̂ from the M + 1 largest log-weights, in nats, any order and any common shift.
 
-    `multiplicity`, of the same shape, says how many samples each stands for; one by default. NaN where
-    fewer than five lie above the smallest, so also where all are equal: that is no signal, not health.
+    `multiplicity`, of the same shape, says how many samples each represents; one by default. NaN if fewer than five are
+    above the smallest, so also if all are equal: that is no signal, not health.
     """
     order = np.argsort(log_weights)
     t = log_weights[order]
@@ -53,7 +53,7 @@ def pareto_k(log_weights: Float64Array, multiplicity: Float64Array | None = None
 
 
 def _fitted(t: Float64Array, c: Float64Array) -> float:
-    """k̂ of log-weights `t` in ascending order, of which each stands for `c`."""
+    """k̂ of log-weights `t` in ascending order, of which each represents `c`."""
     if t.size == 0:
         return math.nan
     u = np.exp(t - t[-1])
@@ -100,8 +100,8 @@ def _filled(counts: IntArray, size: int) -> tuple[IntArray, IntArray]:
 def _largest(starts: Float64Array, ends: Float64Array, held: IntArray, size: int) -> tuple[Float64Array, Float64Array]:
     """The `size` largest of the values that cells from `starts` to `ends` hold, the cells from large to small.
 
-    Those of a cell are spread evenly over it. A full one is stood for by a few points, each for several values, so that
-    the fit costs the same however many tokens there are. Returns the values and how many each stands for.
+    Those of a cell are spread evenly over it. A few points represent a full one, each for several values. So the fit
+    costs the same however many tokens there are. Returns the values and how many each represents.
     """
     before = held.cumsum() - held
     last = int(before.searchsorted(size))
@@ -117,11 +117,11 @@ def _largest(starts: Float64Array, ends: Float64Array, held: IntArray, size: int
 
 
 def pareto_k_of(counts: IntArray, n: int | None = None) -> float:
-    """k̂ of the weights exp r, from the sketch `counts` (2, 4098) of the log-ratios r, of which there are `n`.
+    """k̂ of the weights exp r, from the sketch `counts` (2, 4098) of `n` log-ratios r.
 
-    Within 0.05 of the exact value, which is far less than its sampling error. Within 0.08 where the tail has few more
-    than `MIN_BINS` bins, and within 0.15 below −0.4, where the weights are bounded. Log-ratios of bfloat16 and float16
-    keep to the same bounds.
+    Within 0.05 of the exact value, which is far less than its sampling error. Within 0.08 if the tail has few more than
+    `MIN_BINS` bins. Within 0.15 below −0.4, as the weights are bounded there. Log-ratios of bfloat16 and float16 keep
+    to the same bounds.
 
     NaN where nothing is known: too few values, no signal, a value of 256 nats and more, whose size the sketch does not
     know. NaN too where fewer than `MIN_BINS` bins hold the tail: the fit would be that of the bins.
@@ -154,7 +154,7 @@ def pareto_k_of(counts: IntArray, n: int | None = None) -> float:
 def _tied(counts: IntArray, cell: int) -> int:
     """How many values of `cell` are equal, as log-ratios of bfloat16 and float16 are: more than the cells near it hold.
 
-    Spread over the bin they would be tiny exceedances over the smallest of them, and the fit would be one of these.
+    Spread over the bin, they would exceed the smallest of them by very little. The fit would then be of these.
     """
     sign, bin = (0, BINS - 1 - cell) if cell < BINS - 1 else (1, cell - BINS + 1)
     if bin == 0:

@@ -157,8 +157,8 @@ def stretch_sums(log_weights: FloatArray, starts: IntArray, *, from_numerator: b
     """What `WeightSums` are made of, of the stretches of `log_weights` (n,) that begin at `starts` (q,); on the host.
 
     Returns:
-        (7, q): n, the largest r, and the sums of w − 1, of (w − 1)², of r, of r² and of the k3 terms. They are not
-        relative to the largest weight. So None where any r is not finite, or so large or small that they had to be.
+        (7, q): n, the largest r, and sums: of w − 1, (w − 1)², r, r² and the k3 terms. They are not
+        relative to the largest weight. So None if any r is not finite, or so large or small that they had to be.
     """
     r, over = log_weights.astype(np.float64, copy=False), np.add.reduceat
     low, high = float(r.min()), float(r.max())

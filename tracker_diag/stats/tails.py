@@ -1,4 +1,4 @@
-"""What is known of one slice of one ratio pair over a window, and what every statistic of it is a function of."""
+"""All that is known of one slice of one ratio pair over a window. Every statistic is a function of it."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ NO_SIGNAL = 1e-6
 """A pair whose |log-ratio| never exceeds this is zero but for float noise: on-policy by construction."""
 
 _SIGNAL_BIN = int(np.searchsorted(EDGES, NO_SIGNAL)) + 1
-"""The first bin that lies wholly above `NO_SIGNAL`."""
+"""The first bin that is wholly above `NO_SIGNAL`."""
 
 MIN_GROUPS = 4
 """Groups of sequences below which the jackknife tells nothing."""
@@ -37,7 +37,7 @@ class SliceWindow:
     """All that is known of one slice of one pair over a window: what every statistic is a function of."""
 
     groups: IntArray
-    """(G, …, 2, 4098) sketch of the tokens' log-ratios, by group of sequences; G = 1 where they are not kept apart."""
+    """(G, …, 2, 4098) sketch of the tokens' log-ratios, by group of sequences; G = 1 if there are no groups."""
     tokens: WeightSums | None = None
     """Over the same log-ratios, where they are kept exactly."""
     sequences: WeightSums | None = None
@@ -186,7 +186,7 @@ class SliceWindow:
 
     @once
     def leave_one_out(self) -> tuple[IntArray, Float64Array]:
-        """(g, b) cumulative counts of |r| in the b bins that are not empty, without each of the g groups that have any.
+        """(g, b) cumulative counts of |r| in the b bins that are not empty, without each of g groups.
 
         And (b,) what a quantile in each of these bins is answered with.
         """

@@ -1,7 +1,7 @@
 """Importance weights w = exp r: effective sample size, divergences and KL, in log space and raw.
 
-Raw means: before any truncation, clipping or rejection of the trainer, which hide what these
-statistics exist to see. `AppliedSums` is what the optimiser used instead, to be shown beside it.
+Raw means: before any truncation, clipping or rejection of the trainer, which hide what these statistics exist to see.
+`AppliedSums` is what the optimiser used instead, to be shown next to it.
 """
 
 import math
@@ -17,7 +17,7 @@ _DEVICE_CHUNK = 1 << 22  # bounds the temporaries; a device wants few large call
 
 _MAGNITUDES = np.concatenate([[0.0], (EDGES[:-1] + EDGES[1:]) / 2, EDGES[-1:]])
 LOG_RATIOS = np.stack([_MAGNITUDES, -_MAGNITUDES])
-"""(2, 4098) what a value of a bin stands for in a sum: the arithmetic mean of its edges, with its sign."""
+"""(2, 4098) the value of a bin in a sum: the arithmetic mean of its edges, with its sign."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,9 @@ class WeightSums:
     def summed(cls, log_weights: Array, member: Array | None = None, *, from_numerator: bool = False) -> "WeightSums":
         """Sums over the last axis of `log_weights` (..., n) in nats, of those only where `member` is True, if given.
 
-        `member` (..., n) may have more sets than `log_weights`, which are then the same for each. NaN and inf are
-        left out, and are to be counted elsewhere. `from_numerator`: the samples come from the first of the two
-        policies, not from the second, as those of a ratio to a reference do; it decides which k3 is an estimate
-        of a KL at all.
+        `member` (..., n) may have more sets than `log_weights`, which are then the same for each. NaN and inf are left
+        out, and are to be counted elsewhere. `from_numerator`: the samples come from the first of the two policies, as
+        with a ratio to a reference. It decides which k3 estimates a KL.
         """
         counted: Array = namespace(log_weights).isfinite(log_weights) if member is None else member
         n, sets = counted.shape[-1], math.prod(counted.shape[:-1])

@@ -53,10 +53,10 @@ class Tensors(TypedDict, total=False):
     """Bool or 0/1, one value per sequence: its prompt ends with a tool result, as where each turn of a trajectory is a
     sequence of its own. Then its tokens follow one from the first on."""
     trajectory_ids: Tensor
-    """Integers or strings, one value per sequence: which trajectory it is a part of, where several sequences are turns
-    of one. `turn` then says which: later ones follow what a tool or the environment said to the turn before, which
-    stands in their prompt. Without `turn` and `begins_after_tool`, sequences that share their trajectory with another
-    of the batch are of unknown context up to their first gap; so are those with a negative `turn`."""
+    """Integers or strings, one value per sequence: its trajectory, if several sequences are turns of one. `turn` then
+    says which turn. The prompt of a later turn has what a tool or the environment said to the turn before. Without
+    `turn` and `begins_after_tool`, sequences that share a trajectory have unknown context up to their first gap. So do
+    those with a negative `turn`."""
     sequence_ids: Tensor
     """(N,) integers, for packed arrays only; the tokens of a sequence are adjacent."""
     tool: Tensor
@@ -73,15 +73,15 @@ class Tensors(TypedDict, total=False):
     policy_lag: Tensor
     """Integers: updates of the policy since the token was sampled."""
     advantages: Tensor
-    """Floats: their signs are slices, and with their size it is told what each slice gives to the gradient."""
+    """Floats: their signs are slices, and their sizes give the share of each slice in the gradient."""
     control: Tensor
     """Bool or 0/1: delimiters of the chat template and of tool calls."""
     applied_weights: Tensor
     """Importance weights as the optimiser used them, after truncation, clipping or masking: of mismatch if
     rollout_logprobs are given, else of policy."""
     token_ids: Tensor
-    """Integers: the tokens themselves. They are kept on this machine's disk alone, for the sequences that carry the
-    tail of a slice while a rule is pending or firing there."""
+    """Integers: the tokens themselves. They are kept only on this machine's disk, for sequences that carry the tail of
+    a slice. This happens only while a rule is pending or firing there."""
 
 
 @dataclass(frozen=True)

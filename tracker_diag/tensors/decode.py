@@ -28,8 +28,7 @@ Wanted: TypeAlias = tuple[IntArray, Sequence[range]]
 def pieces(ids: Sequence[int], decode: Decode) -> list[str]:
     """The text that each of `ids` adds to those before it; of a character in several tokens the last one has it.
 
-    A decoder may leave out the space at the beginning of what it is given, so each token is decoded behind the ones
-    before it.
+    A decoder may leave out the space at the beginning of its input. So each token is decoded after the ones before it.
 
     Raises:
         TypeError: `decode` gives no text; and whatever it raises.

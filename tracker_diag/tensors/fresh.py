@@ -72,7 +72,7 @@ class Fresh:
 
 
 class FreshCells:
-    """The same of a dimension whose cells are met at run time, each with what came beside it of the other cells."""
+    """The same for a dimension whose cells appear at run time, each with the tokens of the other cells."""
 
     def __init__(self, needed: int) -> None:
         self._of_cell, self._beside = (np.zeros((NAMED_ROWS, BINS), np.int64) for _ in range(2))
@@ -101,7 +101,7 @@ class FreshCells:
     def take_ready(self) -> dict[int, SliceWindow]:
         """By row the cells that have enough tokens, as have the others; all of them are forgotten for that cell.
 
-        The reference of each is what came beside it.
+        The reference of each is the tokens of the other cells in the same time.
         """
         enough = (self._tokens >= self._needed).all(axis=0)
         windows: dict[int, SliceWindow] = {}

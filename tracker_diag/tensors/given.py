@@ -32,8 +32,8 @@ UNNAMED = tuple(str(code) for code in range(15))
 def unified(given: Mapping[str, Any], per_token: Sequence[str], labels: Sequence[str]) -> dict[str, Any]:
     """`given` with every value of `per_token` as an array of numpy, or a tensor of torch on its device.
 
-    Lists of numbers become arrays, those of `labels` too. Sequences of several lengths, as a list of lists, of arrays
-    or of tensors, or as a jagged tensor, become packed arrays with their `sequence_ids`. One sequence alone, (T,)
+    Lists of numbers become arrays, those of `labels` too. Sequences of several lengths become packed arrays with their
+    `sequence_ids`. They may be a list of lists, of arrays or of tensors, or a jagged tensor. One sequence alone, (T,)
     without ids, becomes (1, T).
 
     Raises:
@@ -94,7 +94,7 @@ def _numbers(value: Sequence[Any]) -> bool:
 def _packed(values: Mapping[str, Any], per_token: Sequence[str], labels: Sequence[str]) -> dict[str, Any]:
     """All sequences behind each other, with the number of each token's."""
     if "sequence_ids" in values:
-        raise BatchError("sequence_ids", "ids beside a list of sequences", "none: the list says which token is whose")
+        raise BatchError("sequence_ids", "ids next to a list of sequences", "none: the list says which token is whose")
     packed = dict(values)
     anchor, lengths = "", list[int]()
     for name in [*per_token, *labels]:

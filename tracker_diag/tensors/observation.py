@@ -19,7 +19,7 @@ from tracker_diag.tensors.slices import Names, size
 from tracker_diag.tensors.state import pack, pack_cells, unpack, unpack_cells
 
 GROUPS = 8
-"""Groups of sequences that `context` is kept apart by, so that its sampling error can be told."""
+"""Groups of sequences that `context` is split into, so that its sampling error can be computed."""
 
 ROWS = FIXED["context"]
 """Of `Observation.tokens` and `.reached`, and, `GROUPS` of each, of the sketch of `context`."""
@@ -79,9 +79,9 @@ class Observation:
     ) -> "Observation":
         """Reduce the log-ratios of `pair`, with `labels` of `slices.label`.
 
-        The jackknife's groups hold whole prompts, where they are told, else sequences that stand next to each other,
-        as the samples of one prompt mostly do; they begin with `first_group`. `clip`: how far below and above 1 the
-        ratio of the policy is clipped.
+        The jackknife's groups hold whole prompts, if they are given. Else they hold neighbouring sequences, as the
+        samples of one prompt mostly are. They begin with `first_group`. `clip`: how far below and above 1 the ratio of
+        the policy is clipped.
         """
         r = batch.log_ratio(pair)
         xp, context = namespace(r), labels["context"]
@@ -289,7 +289,7 @@ def group_of_prompt(prompts: Array) -> Array:
 
 
 def groups_in_order(batch: TokenBatch, first: int) -> Array:
-    """(sequences,) the group of each, where prompts are not told."""
+    """(sequences,) the group of each, if prompts are not given."""
     order = batch.arange(batch.sequences)
     if batch.ids is None:
         count: Any = max(batch.sequences, GROUPS)
@@ -299,7 +299,7 @@ def groups_in_order(batch: TokenBatch, first: int) -> Array:
 
 
 def multiplied(batch: TokenBatch) -> Array | None:
-    """(N,) by what the loss of each token is multiplied beside its ratio: the weights against a mismatch, if given."""
+    """(N,) what multiplies the loss of each token besides its ratio: the weights against a mismatch, if given."""
     return batch.applied_weights if "mismatch" in batch.pairs else None
 
 

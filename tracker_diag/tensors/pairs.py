@@ -51,7 +51,7 @@ class PairWindows(Mapping[Pair, PairWindow]):
         return counted
 
     def rebaseline(self) -> None:
-        """Begin all of them anew with the next step that has a signal."""
+        """Begin all of them again with the next step that has a signal."""
         for window in self._of.values():
             window.rebaseline()
 

@@ -1,11 +1,11 @@
 """Across ranks: the observations of all come together, so that every statistic is of the whole batch.
 
-`AllReduce` takes two collectives a step, of a size that does not depend on the data, on every rank.
-`ThroughStore` takes none: each rank leaves its part in a store, and rank 0 takes what is there, so that a late,
-dead or absent rank delays nobody; it is reported instead, and guards only recommend. Both need the extra `torch`.
+`AllReduce` takes two collectives a step, of a size that does not depend on the data, on every rank. `ThroughStore`
+takes none: each rank leaves its part in a store, and rank 0 takes what is there. So a late, dead or absent rank delays
+no other; it is reported instead, and guards only recommend. Both need the extra `torch`.
 
-Give every rank a `Monitor(ranks=...)`, rank 0 with trackers and the others without, and on each of them call
-`observe`, then `log`, once a step. What rank 0 logs beside, without tensors, is its own affair.
+Give every rank a `Monitor(ranks=...)`, rank 0 with trackers and the others without. On each of them call `observe`,
+then `log`, once a step. Rank 0 may also log without tensors.
 """
 
 import socket
@@ -38,10 +38,10 @@ of the last one for each dimension, and after them the sums."""
 class AllReduce:
     """One all_gather of float64 sums and one all_reduce of integer counts a step, over `torch.distributed`.
 
-    They run in a process group of their own, so that they never mix with the trainer's. A name of a tool or
-    environment that is new to a rank costs one more exchange, once. If a rank falls out of step, or does not come
-    for 5 seconds, the ranks part for good: that is told, and they go on as with `ThroughStore`, in the store by which
-    they found each other. So they do from the start where not all of them make one within 5 seconds.
+    They run in a process group of their own, so that they never mix with the trainer's. A name of a tool or environment
+    that is new to a rank costs one more exchange, once. If a rank falls out of step, or does not come for 5 seconds,
+    the ranks separate for good. A warning says so, and they continue as with `ThroughStore`, in the store by which they
+    found each other. They do so from the start if not all of them make one within 5 seconds.
 
     Made on every rank at the same time.
 
@@ -136,7 +136,7 @@ class AllReduce:
 
     def _part(self, step: int, error: Exception) -> None:
         self._parted = True
-        what = f"the ranks part at step {step}, and go on through a store: {type(error).__name__}: {error}"
+        what = f"the ranks separate at step {step}, and continue through a store: {type(error).__name__}: {error}"
         self._errors.append(RuntimeError(what))
 
     def errors(self) -> Sequence[Exception]:
@@ -201,7 +201,7 @@ class AllReduce:
 
 
 Ranks: TypeAlias = AllReduce | ThroughStore
-"""How the observations of several ranks come together. What fails is told by `errors`, never raised."""
+"""How the observations of several ranks come together. Failures are given by `errors`, never raised."""
 
 
 def default_store(name: str) -> Any:

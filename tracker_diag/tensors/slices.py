@@ -19,7 +19,7 @@ def size(dimension: Dimension) -> int:
 
 
 class Names:
-    """Which row of `tool` and of `env` a name has. Names beyond the rows share the last, and are kept apart here."""
+    """Which row of `tool` and of `env` a name has. Names beyond the rows share the last, and are listed here."""
 
     def __init__(self) -> None:
         self.rows: dict[Dimension, list[str]] = {"tool": [], "env": []}
@@ -81,11 +81,11 @@ def key_part(name: str) -> str:
 def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     """For each dimension that the batch tells: (N,) int32 row of each token, `size(dimension)` where it has none.
 
-    Only model tokens have rows, and they have them before any rejection or clipping mask of the trainer, so
-    that what the optimiser drops is still seen. `context` and, where the masks show tool results,
-    `turn` and `after_tool_k` follow from the masks. A tool token is a response token that the policy
-    did not sample, after the sequence's first model token; what stands before that is its prompt, which may end with
-    a tool result too, where `begins_after_tool` or the turns of `trajectory_ids` say so.
+    Only model tokens have rows. Rejection and clipping masks of the trainer are not applied, so what the optimiser
+    drops is still seen. `context` and, where the masks show tool results, `turn` and `after_tool_k` follow from the
+    masks. A tool token is a response token after the sequence's first model token that the policy did not sample. What
+    is before that is its prompt. It may end with a tool result too, if `begins_after_tool` or the turns of
+    `trajectory_ids` say so.
     """
     xp = namespace(batch.model_mask)
     tool = batch.tool_output
@@ -182,7 +182,7 @@ def beginnings(batch: TokenBatch) -> tuple[Array | None, Array | None]:
 def _shared(ids: Array, counted: Array) -> Array:
     """(n,) whether a value of `ids` (n,) is there more than once, among those `counted`. No step waits for a device."""
     xp = namespace(ids)
-    order = ids.argsort(kind="stable") if xp is np else ids.argsort(stable=True)  # what is not counted stands behind
+    order = ids.argsort(kind="stable") if xp is np else ids.argsort(stable=True)  # what is not counted comes last
     there, value = counted[order], ids[order]
     same = (value[1:] == value[:-1]) & there[1:] & there[:-1]
     shared = xp.zeros_like(ids, dtype=bool if xp is np else xp.bool)

@@ -18,11 +18,11 @@ from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.worker import Writer
 
 WAIT = timedelta(seconds=5)
-"""How long a rank waits for the others, at most; then it goes on by the store, for good."""
+"""How long a rank waits for the others, at most; then it continues by the store, for good."""
 LATE_STEPS = 64
 """Steps that a store keeps of each rank for rank 0 to take; older ones are overwritten, and counted."""
 UNSENT_STEPS = 16
-"""Steps that a rank keeps while its store is slow; further ones are dropped, and told."""
+"""Steps that a rank keeps while its store is slow; further ones are dropped and reported."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class _Other:
     ready: dict[int, dict[Pair, Observation]] = field(default_factory=dict[int, dict[Pair, Observation]])
     """What has come and is not merged yet, by step."""
     received: deque[Mapping[str, Any]] = field(default_factory=lambda: deque[Mapping[str, Any]](maxlen=LATE_STEPS))
-    """What it has said, and nobody has asked for yet."""
+    """What it has sent, and nobody has asked for yet."""
 
     @property
     def label(self) -> Rank:

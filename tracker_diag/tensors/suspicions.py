@@ -1,4 +1,4 @@
-"""What looks like a mistake in the tensors of a first batch, each with what was assumed and what to do."""
+"""Likely mistakes in the tensors of a first batch, each with what was assumed and what to do."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ FAR = 0.5
 
 
 def suspicions(given: Tensors, batch: TokenBatch, rows: Mapping[Dimension, Array]) -> Iterator[str]:
-    """What looks like a mistake in a first batch, with the argument and what to do, a sentence or two each.
+    """Likely mistakes in a first batch, with the argument and what to do, a sentence or two each.
 
     It looks at values, so on a device it waits for them.
 
@@ -58,7 +58,7 @@ def _about_masks(given: Mapping[str, Any], batch: TokenBatch) -> Iterator[str]:
         )
     elif asked > inside == int(batch.response_mask.sum()):
         yield (
-            "response_mask lies wholly inside model_mask. Are the two swapped? response_mask is 1 on everything after "
+            "response_mask is wholly inside model_mask. Are the two swapped? response_mask is 1 on everything after "
             "the prompt, tool output included; model_mask is 1 on what the policy sampled, and 0 on tool output."
         )
     elif asked > inside:
@@ -108,7 +108,7 @@ def _of_other_tokens(new: Array, old: Array) -> str:
     if off < FAR or together > 0.5:
         return ""
     return (
-        f"are {off:.2g} nats apart in the mean, with a correlation of {together:.2f}, as if they were of different "
+        f"are {off:.2g} nats different in the mean, with a correlation of {together:.2f}, as if they were of different "
         "tokens. Is one shifted by a token? Logits at position t are about token t + 1."
     )
 

@@ -48,19 +48,19 @@ class PairWindow:
         self._number = 0
         """Steps that have come into the window."""
         self._quiet, self._usual = 0, 1
-        """Steps in a row without a signal, up to the last, and how many of them a step with a signal has ever ended."""
+        """Steps in a row without a signal, up to the last, and the most that a signal has ever ended."""
         self._left_out: Observation | None = None
         """The last step, if it is left out: what comes of it later may have a signal."""
         self.total: dict[Dimension, IntArray] = {}
         """Merge of the last K steps: (rows, 2, 4098) by dimension."""
         self.baseline: dict[Dimension, IntArray] = {}
-        """Merge of the reference period, which begins `burn_in` steps after the pair's first signal and lasts
-        until it has `baseline` steps and the tokens that a p99 needs."""
+        """Merge of the reference period. It begins `burn_in` steps after the pair's first signal. It ends when it has
+        `baseline` steps and the tokens for a p99."""
         self._of_sequences = np.zeros((len(SEQUENCE_ROWS), 2, BINS), np.int64)
         self._context: dict[str, SliceWindow] = {}
         """Of `context`, while no step comes."""
         self._then: list[IntArray] = []
-        """Counts (4098,) of |r| in the reference period of each slice of `context` and of `all`, while it stands."""
+        """Counts (4098,) of |r| in the reference period, of each slice of `context` and of `all`."""
         self._fresh = Fresh(GROUPS, statistic("p95_step").needs)
         self._fresh_cells: dict[Dimension, FreshCells] = {}
         self._longer = [LongerWindow(row) for row in range(len(CONTEXT))]
@@ -68,9 +68,9 @@ class PairWindow:
     def push(self, observed: Observation) -> bool:
         """Take in one step; the oldest leaves the window. Gives whether the step counts.
 
-        The first of several updates of one batch has a ratio of 1 by construction: it is no signal, and says nothing of
+        The first of several updates of one batch has a ratio of 1 by construction. It is no signal, and says nothing of
         the tail. So a step without signal is left out. If more of them come in a row than before any signal so far,
-        this does not explain them, and they count: a policy that has collapsed has no signal either.
+        they count: this does not explain them, and a policy that has collapsed has no signal either.
         """
         for fresh in self._all_fresh:
             fresh.begin()
@@ -161,7 +161,7 @@ class PairWindow:
             self._reference_tokens += int(step.sketches["context"].cells[1].sum())
 
     def rebaseline(self) -> None:
-        """Begin anew with the next step that has a signal: window too, or old steps would be in the new baseline."""
+        """Begin again with the next step that has a signal: window too, or old steps would be in the new baseline."""
         self._empty()
         self._left_out, self._in_reference, self._quiet = None, False, 0
         self.baseline, self._then, self._reference_steps, self._reference_tokens = {}, [], 0, 0
@@ -180,7 +180,7 @@ class PairWindow:
         return windows
 
     def slices(self, names: Names, only: Collection[str] | None = None) -> dict[str, SliceWindow]:
-        """The window of each slice that has tokens, of those in `only` if that is given, and of all of `context`."""
+        """The window of each slice that has tokens, of those in `only` if given, and of all of `context`."""
         windows = dict(self.context)
         if (unknown := self.unknown) is not None and (only is None or UNKNOWN in only):
             windows[UNKNOWN] = unknown
@@ -284,7 +284,7 @@ class PairWindow:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken; of a window that was longer then, the last steps."""
+        """Continue where `state` was taken; of a window that was longer then, the last steps."""
         steps = [Observation.of_state(step) for step in state["recent"]]
         self._recent.clear()
         self._recent.extend(steps)

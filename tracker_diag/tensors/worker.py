@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 LIMIT = 1000
-"""Calls that may wait, unless said otherwise. Beyond it what is droppable is dropped, and told."""
+"""Calls that may wait, unless said otherwise. Beyond it droppable calls are dropped and reported."""
 
 
 class Writer:
@@ -43,7 +43,7 @@ class Writer:
         return errors
 
     def close(self, seconds: float) -> None:
-        """Wait until all is written, at most `seconds`; what is left then is told by `errors`."""
+        """Wait until all is written, at most `seconds`; `errors` reports what is left then."""
         with self._wake:
             self._calls.append(None)
             self._wake.notify()

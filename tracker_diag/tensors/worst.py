@@ -1,9 +1,9 @@
-"""Worst: the sequences of a batch that hold most of a slice's tail, each as a window of tokens around its largest.
+"""Worst: the sequences of a batch with most of a slice's tail, each as a window of tokens around its largest.
 
-A sequence is ranked by its *tail mass*: how far its tokens of the slice lie beyond the p99 of the baseline, summed, in
-nats. One token that is far off counts for as much as many that are a little off, and what is usual counts for nothing;
-ranked by its largest token alone, a sequence would be chosen by one outlier while another carries the growth, and
-ranked by tokens beyond p99, by its length.
+A sequence is ranked by its *tail mass*: the sum of what its tokens of the slice exceed the p99 of the baseline by, in
+nats. One token that is far off counts for as much as many that are a little off. What is usual counts for nothing.
+Ranked by its largest token, a sequence would be chosen by one outlier while another carries the growth. Ranked by the
+number of tokens beyond p99, it would be chosen by its length.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ from tracker_diag.tensors.slices import Names
 MOST = 8
 """Sequences of one slice and step."""
 BEFORE, WIDTH = 384, 512
-"""Tokens that are kept before the largest, and in all: what led to it stands before."""
+"""Tokens that are kept before the largest, and in all: what led to it is before."""
 
 CAP = 2.0**HIGHEST
 """Nats from which on a log-ratio counts no more, as in the sketch."""

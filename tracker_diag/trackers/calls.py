@@ -1,4 +1,4 @@
-"""Calls: a logger of one's own, which is any function of metrics and a step, or any object with such a method."""
+"""Calls: a logger of one's own, any function of metrics and a step, or an object with such a method."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -14,7 +14,7 @@ from tracker_diag.trackers.rows import Rows
 DENSE = 2 / 3
 """Share of rows with a number above which a column was logged in each row."""
 FEWEST = 3
-"""Numbers that a column has at least, for its NaN to be told from padding."""
+"""Numbers that a column has at least, for its NaN to be distinguished from padding."""
 
 
 @runtime_checkable
@@ -33,7 +33,7 @@ IN_EVERY_ROW = {*STEPS, *CLOCKS, "epoch"}
 
 
 def read_rows(given: Iterable[Mapping[str, object]], source: str = "") -> FinishedRun:
-    """A run from rows in the order in which they were logged, each with its step under a name that trainers use.
+    """A run from rows in the order of logging, each with its step under a name that trainers use.
 
     None is no value. NaN is a value, as somebody put it into the row. Nested mappings become keys with `/`. Where no
     row has a step, rows are counted from 0.
@@ -65,11 +65,11 @@ def read_frame(frame: Frame) -> FinishedRun:
     NaN in a column is taken for a logged NaN in two cases, and is left out in all others:
 
     - The whole column is NaN: without a logged value it would not be there.
-    - The column has a number in more than two thirds of the rows of its kind up to its last number, and in three at
-      least. A row is of its kind, if another column that always comes with it has a number there. So is a row without
-      any number. Where no column comes with it, all rows are of its kind.
+    - Up to its last number, the column has numbers in two thirds of the rows of its kind, at least three. A row is of
+      its kind, if another column that always comes with it has a number there. So is a row without any number. Where no
+      column comes with it, all rows are of its kind.
 
-    So `loss` may be NaN at the end of a run that diverged, and `eval_score` every tenth row is sparse, not NaN.
+    So `loss` may be NaN at the end of a run that diverged. `eval_score` in every tenth row is sparse, not NaN.
 
     Raises:
         SourceError: as `read_rows`.

@@ -1,4 +1,4 @@
-"""Which of a row's keys say when it was logged, how nested keys become flat ones, and rows of such records."""
+"""Keys: which of a row say when it was logged, how nested ones become flat, and rows of such records."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

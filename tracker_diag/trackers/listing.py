@@ -21,8 +21,8 @@ def list_runs(source: str, *, project: bool = False) -> list[Listed]:
     """The state of the run `source`, or with `project` of all runs of an experiment, a project or a folder.
 
     Args:
-        source: as for `read_run`; of a project `<tracker>:<project>`, such as `mlflow:<experiment name or
-            id>[@tracking uri]` and `wandb:<entity>/<project>`, or a folder of files or of folders with one run each.
+        source: as for `read_run`; a project is `<tracker>:<project>`, such as `mlflow:<experiment name or id>[@tracking
+            uri]` and `wandb:<entity>/<project>`. Or it is a folder of files, or of folders with one run each.
 
     Raises:
         MissingExtra: the library that reads this kind of run is not installed.

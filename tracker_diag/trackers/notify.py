@@ -38,16 +38,16 @@ KINDS: Mapping[Severity, str] = {"info": "success", "warn": "warning", "error": 
 class Notifier(Tracker):
     """Tells people: each notice once to each URL, in order, however long a receiver is away.
 
-    A plain http(s) URL gets a POST of `{"title", "text", "level", "step", "run"}` as JSON, with the "id" of a notice
-    that has one; a URL of any other scheme is one of apprise's, such as `slack://` or `mailto://`. What is told are
-    findings at warn and above, and their end.
+    A plain http(s) URL gets a POST of `{"title", "text", "level", "step", "run"}` as JSON, and "id" if there is one. A
+    URL of any other scheme is one of apprise's, such as `slack://` or `mailto://`. It sends findings at warn and above,
+    and their end.
 
     Args:
         urls: where to; those in the environment variable TRACKER_DIAG_NOTIFY by default.
         run: what the run is called, for people who watch several.
 
     Raises:
-        DiagError: no URL, or one that cannot be used; the message says which, and not what stands in it.
+        DiagError: no URL, or one that cannot be used; the message says which, and not what is in it.
     """
 
     name = "notify"
@@ -117,7 +117,7 @@ def from_environment(run: str | None = None) -> list[Notifier]:
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """A POST would go on as a GET, which delivers nothing and looks as if it had."""
+        """A POST would continue as a GET, which delivers nothing and looks as if it had."""
 
 
 _OPENER = urllib.request.build_opener(_NoRedirect)

@@ -1,4 +1,4 @@
-"""What was odd about a source: counted by kind, each kind told once with its first case."""
+"""What was odd about a source: counted by kind, each kind reported once with its first case."""
 
 
 class Odd:
@@ -8,7 +8,7 @@ class Odd:
         self._counts: dict[str, tuple[int, str]] = {}
 
     def count(self, what: str, first: str, n: int = 1) -> None:
-        """Count `n` more of `what`, a plural; `first` is told of the first one alone."""
+        """Count `n` more of `what`, a plural; `first` describes only the first one."""
         before, earlier = self._counts.get(what, (0, first))
         self._counts[what] = (before + n, earlier)
 

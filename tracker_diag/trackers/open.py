@@ -50,9 +50,9 @@ def read_run(source: Source, progress: Progress | None = None) -> FinishedRun:
     """Read the finished run `source`.
 
     Args:
-        source: a file (JSON Lines, CSV, `trainer_state.json`, TensorBoard events, `.wandb`, console log of TRL or verl,
-            `evaluations.npz`, `monitor.csv`, a notebook with printed metrics), a folder with one run's files, or
-            `<tracker>:<run>`, such as `mlflow:<run id>[@tracking uri]` and `wandb:<entity>/<project>/<run>`. A
+        source: a file, a folder with one run's files, or `<tracker>:<run>`, such as `mlflow:<run id>[@tracking uri]`
+            and `wandb:<entity>/<project>/<run>`. Files: JSON Lines, CSV, `trainer_state.json`, TensorBoard events,
+            `.wandb`, console logs of TRL or verl, `evaluations.npz`, `monitor.csv`, a notebook with printed metrics. A
             `pandas.DataFrame` or a list of rows is read as it is.
         progress: called about two hundred times with the share that has been read.
 

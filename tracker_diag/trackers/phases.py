@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 REWOUND = 0.1
-"""Share of a phase's rows up to which a fall of the counter is a resumed run, and not a new phase."""
+"""Up to this share of a phase's rows, a fall of the counter is a resumed run."""
 WAITING = 100
 """Rows that wait at most until it is known whether a new phase begins with them."""
 LISTED = 5
@@ -175,4 +175,4 @@ def gaps(steps: list[int]) -> str:
         return ""
     longest, at = max(longer)
     many = f"{len(longer)} gaps in the steps, the longest" if len(longer) > 1 else "a gap in the steps"
-    return f"{many} from {at} to {at + longest}, where rows are {usual} apart"
+    return f"{many} from {at} to {at + longest}; the usual distance is {usual}"

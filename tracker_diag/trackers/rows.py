@@ -1,4 +1,4 @@
-"""Rows of numbers by step, put together from what a source gives in whatever order, with what was odd about it."""
+"""Rows of numbers by step, from what a source gives in any order, with what was odd about it."""
 
 import math
 from collections import Counter
@@ -69,10 +69,10 @@ class _Held:
 class Rows:
     """Collects values by step; `finish` makes the run of them.
 
-    Memory grows with the run up to `LIMIT` values. Beyond it two things are done, in this order.
-    Values of keys that stand for no metric are left out, but for the first of each key.
-    If that is not enough, the rows of neighbouring steps become one row, under the last of these steps, with the mean
-    of each key. A value that is not finite is never replaced by a mean.
+    Memory grows with the run up to `LIMIT` values. Beyond it two things are done, in this order. Values of keys that
+    are no metric are left out, but for the first of each key. If that is not enough, the rows of neighbouring steps
+    become one row with the mean of each key. It has the last of these steps. A value that is not finite is never
+    replaced by a mean.
 
     Args:
         in_order: whether the source gives its rows in the order in which they were logged. Then steps that fall are a
@@ -227,7 +227,7 @@ class Rows:
         self._held = sum(len(held.values) for held in self._rows.values())
 
     def _is_unread(self, key: str) -> bool:
-        """Whether `key` stands for no metric, and has a value already."""
+        """Whether `key` is no metric, and has a value already."""
         if key not in self._unread:
             self._unread[key] = not known_keys([key])
             return False
@@ -255,8 +255,8 @@ class Rows:
             given = [(step, row[key]) for step, row in rows.items() if key in row]
             at = [i for i, (_, value) in enumerate(given) if not math.isnan(value)]
             *gaps, last = [later - earlier for earlier, later in pairwise(at)] or [0]
-            # Numbers at an even distance with NaN between them are a cadence, and the run's last step may be one
-            # more; a failing metric is not as regular.
+            # Numbers at an even distance with NaN between them are a cadence. The run's last step may be one more. A
+            # failing metric is not as regular.
             if len(set(gaps)) == 1 and gaps[0] > 1 and (last == gaps[0] or (len(gaps) > 1 and last < gaps[0])):
                 for step, value in given:
                     if math.isnan(value):

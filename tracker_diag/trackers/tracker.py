@@ -137,8 +137,8 @@ class Tracker:
     """A destination, written to by one thread at a time. A subclass overrides what its tracker can do.
 
     Any method may raise: the failure is counted under the tracker's name, and training continues. An OSError is
-    temporary, and delivery tries again; anything else is given up. A tracker is called in the order of the run, from
-    a thread of its own (`Outbox`) unless it is `local`.
+    temporary, and delivery tries again. Any other error is final. A tracker is called in the order of the run. The
+    calls come from a thread of its own (`Outbox`), unless it is `local`.
     """
 
     name = "tracker"

@@ -105,5 +105,5 @@ def test_a_healthy_training_is_the_same_with_guards(tmp_path):
 
 
 def test_a_monitor_and_guards_are_one_too_many(tmp_path):
-    with pytest.raises(td.DiagError, match="guards: given beside a monitor"):
+    with pytest.raises(td.DiagError, match="guards: given next to a monitor"):
         DiagnosticsCallback(monitor=td.Monitor(), guards=[guard("stop_training")])

@@ -14,7 +14,7 @@ from tracker_diag.rules.signals.base import CLOSED, Verb
 from tracker_diag.rules.signals.over_the_run import OverTheRun
 
 EARLY = 5
-"""No fall is reported in the first of this many parts of a run, since few rows show little of the noise."""
+"""No fall is reported in the first of so many parts of a run: few rows show little of the noise."""
 
 
 @dataclass(config=CLOSED, kw_only=True)

@@ -21,7 +21,7 @@ from tracker_diag.rules.signals.threshold import Threshold
 
 @dataclass(config=CLOSED, kw_only=True)
 class Often(Signal):
-    """A threshold, a ratio to the baseline or a spike has held at `count` or more of the last `steps` values.
+    """A threshold, a ratio to the baseline or a spike held at `count` or more of the last `steps` values.
 
     Use it for states that return without lasting, and for levels that noise crosses.
     """

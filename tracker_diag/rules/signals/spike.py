@@ -25,7 +25,7 @@ OVER = 10
 
 @dataclass(config=CLOSED, kw_only=True)
 class Spike(Material):
-    """A value far outside the last `steps` values before it, by their median and MAD, and by a size that matters."""
+    """A value far outside the `steps` values before it, by their median and MAD, and by a size that matters."""
 
     historical: ClassVar[bool] = True
     verbs: ClassVar[Mapping[str, Verb]] = {

@@ -1,4 +1,4 @@
-"""Folder: what ended a run and all that is known of it, as files that a person and a program can read.
+"""Folder: what ended a run and all that is known of it, as files for people and programs.
 
 It is written next to its place and then moved there, so that it is whole or absent. Secrets are starred in all of it;
 tokens and texts are in it only where they may be shown in the tracker as well.

@@ -1,4 +1,4 @@
-"""Live: keeps the context record of a run that is underway, and leaves a postmortem where it does not end by itself.
+"""Live: keeps the context record of a run underway, and leaves a postmortem if it does not end by itself.
 
 It is written to as a tracker is, so that nothing else needs to know of it. The files go into
 `.tracker_diag/postmortem/<run>`, and to each tracker that keeps files, under `diag/`. No handler and no hook is set:

@@ -32,7 +32,7 @@ def remains_of(diagnosis: Diagnosis) -> Remains:
 
 
 def context_kept(diagnosis: Diagnosis) -> Context:
-    """The context record that was kept while the run was underway, with the settings that its tracker has beside it."""
+    """The context record from while the run was underway, with the settings that its tracker has too."""
     run = diagnosis.run
     kept = context_of({})
     if run.context is not None:

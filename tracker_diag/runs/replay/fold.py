@@ -4,8 +4,8 @@
     merge(parts)     → Folded of a step whose batches were folded one by one
     judge(states)    → Summary
 
-A fold does not depend on what else was folded before it or in the same process, and `judge` takes the steps in their
-order. So one process, several, and a cluster give the same result to the bit.
+A fold does not depend on other folds, and `judge` takes the steps in their order. So one process, several, and a
+cluster give the same result to the bit.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -92,8 +92,7 @@ def judge(
     Args:
         states: each step of the log with what its tokens come to, in rising order.
         metrics: the run's own metrics by step.
-        tensors_of: where given, the first step is checked as that of a live run is, and the worst sequences of open
-            findings are found.
+        tensors_of: if given, the first step is checked as in a live run, and worst sequences are looked for.
         where: the log's name, for errors.
 
     Raises:

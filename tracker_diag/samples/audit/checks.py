@@ -26,7 +26,7 @@ from tracker_diag.stats.arrays import BoolArray, Float64Array, IntArray
 FOLLOWS = 0.3
 """A rank correlation below which a reward does not follow its labels, and above which it follows something else."""
 PAID = 0.6
-"""How likely a sample of a kind must be to earn more than one that is as right, for the kind to be paid."""
+"""A kind is paid if a sample of it is this likely to earn more than another as right."""
 TELLS = 0.75
 """The same from which on a part of the reward tells right from wrong."""
 WRONG_PAID = 0.5
@@ -343,7 +343,7 @@ CHECKS: Mapping[str, Callable[[Scored], list[AuditFinding] | str]] = {
 
 def _paid_by_size(scored: Scored, column: str, name: str, words: str) -> list[AuditFinding] | str:
     if not scored.label_name:
-        return "no success, correct, verifier or human: whether it is deserved cannot be told"
+        return "no success, correct, verifier or human: whether it is deserved is unknown"
     size = scored.samples[column]
     if len(known(size)) < FEWEST:
         return f"{column} of fewer than {FEWEST} samples"

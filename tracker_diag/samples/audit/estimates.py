@@ -43,7 +43,7 @@ def estimate(
     blocks: IntArray,
     ends: tuple[float, float] = (-np.inf, np.inf),
 ) -> Estimate | None:
-    """`statistic` of the samples in `rows`, with an interval; None where it cannot be told.
+    """`statistic` of the samples in `rows`, with an interval; None if it cannot be computed.
 
     The delete-a-group jackknife: Kott, "Delete-a-group jackknife", Journal of Official Statistics 17 (2001).
 

@@ -1,7 +1,7 @@
 """Prompts that are met twice: in the training set, and in training and evaluation.
 
-By text after normalisation, and by n-grams of 13 words as in appendix C of Brown et al., "Language Models are Few-Shot
-Learners" (2020). Of a text of 8 to 12 words all of it is one n-gram; shorter ones are compared as a whole.
+It compares text after normalisation, and n-grams of 13 words (Brown et al. 2020, "Language Models are Few-Shot
+Learners", appendix C). A text of 8 to 12 words is one n-gram; shorter ones are compared as a whole.
 """
 
 import re
@@ -70,7 +70,7 @@ def duplicates(
     """Prompts of a step that are the same after normalisation though they have several owners: a row of each.
 
     Args:
-        owners: what tells prompts apart, hashable: the group, say.
+        owners: what distinguishes prompts, hashable, such as the group.
     """
     normal = {prompt: " ".join(words(prompt)) for prompt in dict.fromkeys(prompts) if prompt is not None}
     first: dict[tuple[object, str], dict[object, int]] = defaultdict(dict)

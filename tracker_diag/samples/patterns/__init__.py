@@ -1,4 +1,4 @@
-"""Phrases by which a refusal and a claim of success are told: data, and each file says what it cannot see."""
+"""Phrases of a refusal and of a claim of success: data, and each file says what it cannot see."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence

@@ -13,7 +13,7 @@ from tracker_diag.trackers.odd import Odd
 
 
 def documents(file: Path, odd: Odd) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Where each object stands, and the object. What cannot be read is left out and counted.
+    """Where each object is, and the object. What cannot be read is left out and counted.
 
     Raises:
         SourceError: there is no such file, it is empty, or nothing in it is a JSON object.

@@ -37,7 +37,7 @@ _TEXT = re.compile(r"contents\.(\d+)\.message_content\.text")
 
 
 def is_otel(document: Mapping[str, Any]) -> bool:
-    """Whether it is a request of OTLP, with resources, scopes and spans in it, or a span as the SDK prints it."""
+    """Whether it is a request of OTLP, with resources, scopes and spans, or a span that the SDK printed."""
     requested = "resourceSpans" in document or "resource_spans" in document
     return requested or "span_id" in mapping(document.get("context"))
 
@@ -45,7 +45,7 @@ def is_otel(document: Mapping[str, Any]) -> bool:
 def spans_of_otel(document: Mapping[str, Any]) -> list[Span]:
     """The spans of a request of OTLP, or the one that the SDK has printed.
 
-    Ids are texts and are not taken apart: they are in hex by the specification, and in base64 as protobuf writes them.
+    Ids are texts and are not parsed: they are in hex by the specification, and in base64 as protobuf writes them.
     """
     if "context" in document:
         return [span_of(document, mapping(document.get("resource")))]

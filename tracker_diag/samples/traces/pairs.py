@@ -15,7 +15,7 @@ SCORES = ("reward", "human", "success", "correct", "verifier")
 def preferences(records: Sequence[Record]) -> list[dict[str, list[Message]]]:
     """One pair for each prompt of which two samples have different scores: `prompt`, `chosen`, `rejected`.
 
-    The prompt stands in `prompt` alone; `chosen` and `rejected` are what follows it. Of equal scores the first counts.
+    The prompt is only in `prompt`; `chosen` and `rejected` are what follows it. Of equal scores the first counts.
     """
     pairs: list[dict[str, list[Message]]] = []
     for prompt, samples in _by_prompt(records):
@@ -34,7 +34,7 @@ def preferences(records: Sequence[Record]) -> list[dict[str, list[Message]]]:
 def demonstrations(records: Sequence[Record]) -> list[dict[str, list[Message]]]:
     """What is worth imitating: `prompt` and `completion` of samples that were solved, none twice.
 
-    Where nobody knows whether a sample was solved, it is one with the highest reward of its prompt, if these differ.
+    If it is unknown which samples were solved, those with the highest reward of their prompt are, if rewards differ.
     """
     shown: list[dict[str, list[Message]]] = []
     for prompt, samples in _by_prompt(records):

@@ -84,14 +84,14 @@ def read_traces(
     """Read the traces of `source`: how each tool fares, and what the rules say over the training steps.
 
     Args:
-        source: a file (OTLP JSON, spans as OpenTelemetry's SDK prints them, W&B Weave calls, MLflow or Trackio traces,
-            messages of OpenAI or Anthropic), `mlflow:<run id, or name or id of an experiment>[@tracking uri]`, or
-            `trackio:<project>[/<run>]`.
-        run: the training run, whose clock tells the step of traces that do not say theirs, and whose metrics the rules
-            see as well. Runs in the same MLflow that traces name are found.
+        source: a file, `mlflow:<run id, or name or id of an experiment>[@tracking uri]`, or
+            `trackio:<project>[/<run>]`. A file has OTLP JSON, spans as OpenTelemetry's SDK prints them, or W&B Weave
+            calls. Or it has MLflow or Trackio traces, or messages of OpenAI or Anthropic.
+        run: the training run. Its clock gives the step of traces that do not say theirs, and the rules see its metrics
+            too. Runs in the same MLflow that traces name are found.
         rules, catalog, essential_tools: as in `Monitor`.
-        texts: whether records have `prompt` and `completion`, which a million spans may have no memory for; else they
-            have the last answer alone, as `text`.
+        texts: whether records have `prompt` and `completion`, for which a million spans may need too much memory. Else
+            they have only the last answer, as `text`.
 
     Raises:
         MissingExtra: mlflow is not installed.

@@ -95,7 +95,7 @@ def between(start: float | None, end: float | None) -> float | None:
 
 
 def parsed(value: Any) -> Any:
-    """JSON that stands in a text; the text itself where it is none."""
+    """The JSON in a text; the text itself if it is none."""
     if isinstance(value, str) and value[:1] in '{["' and value[-1:] in '}]"':
         try:
             return json.loads(value)

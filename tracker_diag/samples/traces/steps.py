@@ -9,7 +9,7 @@ from tracker_diag.trackers.odd import Odd
 from tracker_diag.trackers.open import read_run
 
 FAR = 10
-"""Times the mean distance of two rows before the first one, from which on a clock is taken to be another one."""
+"""If a time is so many mean distances of two rows before the first row, its clock is another one."""
 
 
 def add_steps(records: list[dict[str, Any]], source: str, run: FinishedRun | None, odd: Odd) -> None:

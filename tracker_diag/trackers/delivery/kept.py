@@ -1,4 +1,4 @@
-"""The last steps of a run, kept on disk for a tracker that loses what it has in memory when its process is killed."""
+"""The last steps of a run, kept on disk for a tracker whose memory is lost with its process."""
 
 from collections.abc import Sequence
 

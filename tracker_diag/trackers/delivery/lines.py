@@ -21,7 +21,7 @@ LINED = (Finding, *PLAIN.values())
 def line_of(entry: Entry) -> dict[str, Any]:
     """A line of an entry of `PLAIN`, or of a finding.
 
-    A finding has the id of its rule, or all of the rule where that is a user's own, which nobody can look up.
+    A finding has the id of its rule, or the whole rule if it is a user's own.
     """
     if isinstance(entry, Finding):
         rule = entry.rule

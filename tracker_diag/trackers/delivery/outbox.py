@@ -46,7 +46,7 @@ There: TypeAlias = Mapping[int, Collection[str]]
 
 
 class Outbox(Tracker):
-    """Stands before `inner`: takes all that a tracker takes, at once, and never raises or waits but in `close`.
+    """In front of `inner`: takes all that a tracker takes, at once, and never raises or waits but in `close`.
 
     Args:
         journal: that of a process that has died; else there is a new one.

@@ -41,8 +41,8 @@ WORDS = {"True": 1.0, "False": 0.0}
 def read_console(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:
     """A run from a console log.
 
-    TRL's rows do not say their step. They are counted from 1, and where the trainer's progress bar is in the log,
-    by as many steps as it shows between two rows.
+    TRL's rows do not say their step. They are counted from 1. If the trainer's progress bar is in the log, it gives the
+    steps between two rows.
 
     Raises:
         SourceError: "file: what is wrong"; also where the log has no line of metrics at all.

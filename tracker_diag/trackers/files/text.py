@@ -1,4 +1,4 @@
-"""Lines of a text file, and the JSON objects in them, one at a time, so that a file of any size can be read."""
+"""Lines of a text file, and the JSON objects in them, one at a time, for files of any size."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ def read_lines(file: Path, progress: Progress | None = None, errors: str = "stri
 
     Args:
         file: in UTF-8, with or without a byte order mark.
-        progress: told once a megabyte.
+        progress: called once a megabyte.
         errors: what to do with bytes that are no UTF-8, as for `bytes.decode`.
 
     Raises:
@@ -49,7 +49,7 @@ def read_lines(file: Path, progress: Progress | None = None, errors: str = "stri
 def read_objects(
     file: Path, count: Callable[[str, str], None], progress: Progress | None = None
 ) -> Iterator[tuple[int, dict[str, Any] | SourceError, bool]]:
-    """The number of each line that is not blank, its JSON object or what is wrong with it, and whether it ended.
+    """The number of each line that is not blank, its JSON object or its error, and whether it ended.
 
     Args:
         count: called for lines with bytes that are no UTF-8, which are replaced: what they are, and where.

@@ -23,7 +23,7 @@ from tracker_diag.trackers.rows import Rows
 LARGEST = sys.float_info.max
 """What MLflow stores for infinity."""
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
-"""A server that does not answer within seconds is told; MLflow would wait for minutes."""
+"""If a server does not answer within seconds, that is an error; MLflow would wait for minutes."""
 FINDINGS, CONTEXT, FINDINGS_TAG = "diag/findings.json", "diag/context.json", "diag.alert.state"
 ACKNOWLEDGED = "diag.acknowledged."
 """Begins the tags by which a person says that she knows of what a rule has found; see `rules.acknowledged`."""
@@ -56,7 +56,7 @@ def read_mlflow(name: str, source: str, progress: Progress | None = None) -> Fin
 
 
 def list_mlflow(name: str, source: str, *, project: bool) -> list[Listed]:
-    """How the run `<run id>[@tracking uri]` stands, as a list of one, or all runs of an experiment, by name or id.
+    """The state of `<run id>[@tracking uri]`, as a list of one, or of all runs of an experiment, by name or id.
 
     Runs of an experiment that are deleted are left out.
 

@@ -1,4 +1,4 @@
-"""What stands in the tags and the description of an MLflow run: what fires, what broke first, what to do."""
+"""The tags and the description of an MLflow run: what fires, what broke first, what to do."""
 
 from collections.abc import Collection
 

@@ -55,15 +55,15 @@ LOCAL = ("sqlite:", "file:")
 """Beginnings of addresses that no credentials are sent to."""
 
 TRIES = 8
-"""Times in a row that a store of artifacts answers 4xx to a file, after which it does not want it."""
+"""If a store of artifacts answers 4xx so many times in a row, it does not want the file."""
 
 
 class MlflowTracker(Tracker):
     """Writes into the run `run_id` through `client`, and never ends it.
 
-    Each request that writes is tried again on its own, and twice does no harm: a metric that stands there already,
-    to the millisecond of its time, is one row in MLflow, and a file has the name it had the first time. Artifacts
-    come last, so that a store of them that is down holds up neither metrics nor tags.
+    Each request that writes is repeated on its own, and twice does no harm. A metric with the same time in milliseconds
+    is one row in MLflow. A file has the same name again. Artifacts come last. So if their store is down, metrics and
+    tags do not wait.
 
     Args:
         client: an `mlflow.MlflowClient`.
@@ -136,7 +136,7 @@ class MlflowTracker(Tracker):
         uri, named = address["uri"], os.environ.get("MLFLOW_TRACKING_URI", "")
         if without_password(named) == uri:
             uri = named
-        elif "://" in uri and not uri.startswith(LOCAL):  # whoever wrote the journal is not to choose who gets a token
+        elif "://" in uri and not uri.startswith(LOCAL):  # the writer of the journal must not choose who gets a token
             raise DiagError(
                 f"the journal names {uri}, and MLFLOW_TRACKING_URI does not; to send it there, with the credentials "
                 f"that you have for MLflow: tracker-diag flush --to {uri}"

@@ -58,7 +58,7 @@ def read_tensorboard(path: Path, source: str, progress: Progress | None = None) 
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Event files of a run in the order in which they were begun, each with what goes before its metrics' names."""
+    """Event files of a run in the order of their start, each with the prefix of its metrics' names."""
     files = sorted((path for path in folder.rglob("*tfevents*") if path.is_file() and not _again(path)), key=_begun)
     if not files:
         raise SourceError(f"{folder}: no event files of TensorBoard in this folder")

@@ -1,7 +1,8 @@
 """TensorBoard: scalars, histograms, tables as text, and charts that hold both slices, in event files of our own.
 
-They are in a folder inside the writer's, which TensorBoard shows as runs beside yours. Not in the writer's own:
-without its fast data server TensorBoard follows the latest file of a folder alone, and your curves would stop.
+They are in a folder inside the writer's, which TensorBoard shows as runs next to yours. They are not in the writer's
+own folder. Without its fast data server, TensorBoard follows only the latest file of a folder, and your curves would
+stop.
 """
 
 import os
@@ -127,14 +128,14 @@ class TensorBoardTracker(Tracker):
 class EventFile:
     """An event file in `folder`, begun with the first event, and begun anew when it cannot be written to.
 
-    It starts with a mark that a run begins at its first step, so that after a resume TensorBoard leaves out what was
-    written of later steps before.
+    It starts with a mark that a run begins at its first step. So after a resume TensorBoard leaves out later steps from
+    before.
     """
 
     def __init__(self, folder: str) -> None:
         self._files: Any = require("tensorboard.compat", "tensorboard").tf.io.gfile
         self._folder = folder
-        self._files.makedirs(folder)  # what cannot be written to is told now
+        self._files.makedirs(folder)  # a folder that cannot be written to is an error now
         self._waiting: list[Any] = []
         self._file: Any = None
 

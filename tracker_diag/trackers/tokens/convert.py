@@ -1,4 +1,4 @@
-"""Convert: what is no Parquet file with its steps in order is first written as such, into a folder for a while."""
+"""Convert: any other log is first written as Parquet with its steps in order, into a temporary folder."""
 
 import json
 import re

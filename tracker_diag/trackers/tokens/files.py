@@ -71,7 +71,7 @@ def files_of(source: str) -> list[TokenFile]:
     """The files that `source` names, in the order of their paths.
 
     Args:
-        source: a file, a folder with folders in it, a pattern with `*`, or a URL of a scheme that fsspec knows.
+        source: a file, a folder with folders in it, a pattern with `*`, or a URL that fsspec knows.
 
     Raises:
         SourceError: there are none, or the place cannot be reached.

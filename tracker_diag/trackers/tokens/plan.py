@@ -207,7 +207,7 @@ def _ends(pieces: Sequence[Piece]) -> list[int]:
 
 
 def is_scattered(pieces: Sequence[Piece], parts: Sequence[TablePart]) -> bool:
-    """Whether rows would be read many times, or a part would be large, as its steps are all over the file."""
+    """Whether rows would be read many times, or a part would be large, as its steps are scattered."""
     total = sum(piece.rows for piece in pieces)
     several = len({piece.first for piece in pieces} | {piece.last for piece in pieces}) > 1
     large = max((part.rows for part in parts if part.first < part.last), default=0)

@@ -79,8 +79,8 @@ def read_exports(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The arguments of `Monitor.observe` for each complete step of `folder`, in rising order of steps.
 
     prime-rl updates once a step, so its trainer's log-probabilities are those of the batch's start. Tokens that the
-    policy did not sample, of a frozen model say, have no log-probability of a rollout, and are left out. Memory is
-    that of one step.
+    policy did not sample, such as those of a frozen model, have no log-probability of a rollout. They are left out.
+    Memory is that of one step.
 
     Raises:
         SourceError: there is no step, or what is wrong with which file and line.
@@ -137,7 +137,7 @@ def _observation(records: list[dict[str, Any]]) -> dict[str, Any]:
         "old_logprobs": column("trainer_logprobs"),
         "rollout_logprobs": column("inference_logprobs"),
         "model_mask": sampled,
-        # A frozen model's tokens are no tool's; prompts are told from tools by their place.
+        # A frozen model's tokens are no tool's; prompts differ from tools by their place.
         "response_mask": sampled | ~masked,
         "sequence_ids": np.repeat(np.arange(len(records)), lengths),
         "advantages": column("advantages"),
@@ -160,10 +160,10 @@ def _prompt(record: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def go_on_from_others(prompts: Sequence[tuple[int, ...]]) -> list[bool]:
-    """Which samples begin after a turn of their rollout: their prompt is another one's of the step and goes on.
+    """Which samples begin after a turn of their rollout: their prompt extends that of another one of the step.
 
     prime-rl makes a new sample of a rollout where its prefix breaks, and does not say of which. The prompt of a rollout
-    ends where the model is to speak, so what goes on after it has a turn in it, and what was answered to that.
+    ends where the model begins to speak. So a longer one has a turn in it, and the answer to that.
     """
     going_on: set[tuple[int, ...]] = set()
     shorter: list[tuple[int, ...]] = []

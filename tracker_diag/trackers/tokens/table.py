@@ -58,7 +58,7 @@ def typed(where: str, rows: Any, layout: Layout, known: Mapping[str, int], first
     Args:
         where: file and row group, for errors.
         known: columns that have the same value in all rows.
-        first: the number of the first row, by which sequences go where rows are sequences and have no number.
+        first: the number of the first row; it numbers sequences if rows are sequences without a number.
 
     Raises:
         SourceError: values that are of another kind, nulls, or lists of several lengths in one row.

@@ -69,7 +69,7 @@ def read_trackio(name: str, source: str, progress: Progress | None = None) -> Fi
 
 
 def list_trackio(name: str, source: str, *, project: bool) -> list[Listed]:
-    """How the run `<project>/<run>` stands, as a list of one, or all runs of a project in the order of their start.
+    """The state of `<project>/<run>`, as a list of one, or of all runs of a project by their start.
 
     Trackio does not say whether a run has ended. The diagnostics do, if they watched it from inside.
 

@@ -11,7 +11,7 @@ from tracker_diag.trackers.trackio.read import UNREADABLE, project_file, split, 
 
 
 def traces_in(name: str, source: str, odd: Odd) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The traces of `<project>` or `<project>/<run>`: where each stands, and the object that `chats` reads.
+    """The traces of `<project>` or `<project>/<run>`: where each is, and the object that `chats` reads.
 
     Raises:
         SourceError: "source: what is wrong".

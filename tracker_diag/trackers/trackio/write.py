@@ -1,8 +1,8 @@
 """Trackio: scalars, histograms, tables and alerts, in the run that exists.
 
-Trackio queues what it is given, sends it from a thread of its own and keeps it while its server is away, so a call
-costs no more than handing it to a thread of ours would. And it counts the steps of calls without one, in a way that
-bears no second thread: so ours come from the thread that logs, and leave its count as it was.
+Trackio queues its input, sends it from a thread of its own, and keeps it while its server is away. So a call costs no
+more than handing it to a thread of ours. Trackio's automatic step counter is not thread-safe. So our calls come from
+the thread that logs, and leave the counter as it was.
 """
 
 import shlex

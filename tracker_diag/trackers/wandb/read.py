@@ -34,7 +34,7 @@ def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> 
 
 
 def list_wandb(name: str, source: str, *, project: bool) -> list[Listed]:
-    """How the run `<entity>/<project>/<run>` stands, as a list of one, or all runs of a project, the newest first.
+    """The state of `<entity>/<project>/<run>`, as a list of one, or of all runs of a project, the newest first.
 
     Runs that the diagnostics keep next to another one are left out of a project.
 
@@ -54,7 +54,7 @@ def list_wandb(name: str, source: str, *, project: bool) -> list[Listed]:
 
 
 def _listed(run: Any, last: int | None) -> Listed:
-    """How `run` stands, whose last row is number `last`; None or below 0 if it has none."""
+    """The state of `run`, whose last row is number `last`; None or below 0 if it has none."""
     logged = run.summary.get("_timestamp")
     return Listed(
         f"wandb:{run.entity}/{run.project}/{run.id}",

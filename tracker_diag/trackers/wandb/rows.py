@@ -10,7 +10,7 @@ from tracker_diag.trackers.rows import Rows
 STEP = "_step"
 """W&B's own count of rows; it is the training step only where the trainer passes `step=` to `log`."""
 AXES = ("train/global_step", "trainer/global_step", "global_step")
-"""Where no axis was defined: keys that Hugging Face, Lightning and a synchronised TensorBoard log beside the rest."""
+"""If no axis was defined: keys that Hugging Face, Lightning and a synchronised TensorBoard log with the rest."""
 
 
 class Axis:

@@ -1,4 +1,4 @@
-"""W&B, beside your rows: tables and alerts, and a run of our own for the steps that found no row of yours."""
+"""W&B, next to your rows: tables and alerts, and a run of our own for the steps that found no row of yours."""
 
 import sys
 import time
@@ -27,17 +27,17 @@ from tracker_diag.trackers.tracker import (
 
 STEP = PREFIX + "step"
 MORE = PREFIX + "more"
-"""Key in the summary of your run: how many steps are in runs beside it."""
+"""Key in the summary of your run: how many steps are in runs next to it."""
 
 OF = "diag_of"
-"""Setting of the run beside: the id of yours."""
+"""Setting of the second run: the id of yours."""
 
 
 class Beside(Tracker):
     """What a row of yours has no place for.
 
     Tables and alerts go to `run`, tables into its summary. Without it, in a process of `tracker-diag flush`, all goes
-    into a run of its own, which begins with the first step and has an id that no other process takes.
+    into a run of its own. It begins with the first step and has an id that no other process takes.
 
     Args:
         address: of your run, as `WandbTracker.address` gives it.

@@ -1,4 +1,4 @@
-"""A saved view for a W&B project, next to the panels that are there, and a report on one finished run.
+"""A saved view for a W&B project, next to the existing panels, and a report on a finished run.
 
 Only the commands make them: whether a team wants another view or report, no run can know.
 """

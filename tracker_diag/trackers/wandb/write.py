@@ -1,9 +1,9 @@
 """W&B: scalars and histograms in your rows, tables and alerts in the run that exists.
 
-The rows of a run are yours. Ours never make one, close one or give one another number: what is known of a step goes
-into the row of the very call of yours that it is evaluated in, or else of your next one, and `diag/step` says which
-step it is. What finds no such row, as more steps are observed than you log rows, waits on disk until the end, and
-another process then brings it to a run of its own: `Beside`. None is begun in yours, where W&B might take it for yours.
+The rows of a run are yours. We never create or close one, and never change its number. The diagnostics of a step go
+into the row of your call that evaluates it, or of your next one. `diag/step` says which step it is. If you observe more
+steps than you log rows, the other steps wait on disk until the end. Another process then brings them to a run of its
+own: `Beside`. No run is begun in your process, as W&B might take it for yours.
 """
 
 import os
@@ -53,7 +53,7 @@ SAME = {f"WANDB_{name}" for name in (*ABOUT_THE_SERVER, "CONFIG_DIR", "CACHE_DIR
 class WandbTracker(Tracker):
     """Writes into `run`, a `wandb.Run` that is underway, and never finishes it.
 
-    Rows are written by the thread that logs, as W&B takes them at once and keeps them in a process of its own.
+    The thread that logs writes rows, as W&B takes them at once and keeps them in its own process.
     """
 
     name = "wandb"
@@ -129,7 +129,7 @@ class WandbTracker(Tracker):
 
     @property
     def page(self) -> str:
-        if self.run.offline:  # W&B warns whoever asks such a run for its address
+        if self.run.offline:  # W&B warns if such a run is asked for its address
             return f"wandb sync {shlex.quote(self.source)}"
         return str(self.run.url or "")
 
@@ -297,7 +297,7 @@ def _is_taken(data: object) -> bool:
 
 
 def address_of(run: Any) -> dict[str, str]:
-    """What it takes to begin a run beside `run`, also long after."""
+    """What it takes to begin a second run next to `run`, also long after."""
     return {
         "run": run.id,
         "name": run.name or run.id,
