@@ -170,8 +170,8 @@ made on others. They were looked at once. Of the first 27 runs of each kind, 2 o
 environment's name. POL019 was then changed, on other seeds, and all runs were played again.
 
 Two healthy kinds of this table were drawn wrongly: 1,500 and 5,000 steps of drift. Their tails end at the limit of 0.05
-and not below it. Their reward never rises, which OUT003 rightly reports. Both are corrected since, and the reward of all
-kinds now rises. The table has the runs from before.
+and not below it. Their reward never rises, which OUT003 rightly reports. Both are corrected since, and the reward of
+all kinds now rises. The table has the runs from before.
 
 The runs are also from before rules needed a record to alarm. Today POL017 and POL019 are candidates: see the
 [records](rules/README.md#the-record-of-each-rule). Alone they give notes, so these kinds give no alert now: bursts, one

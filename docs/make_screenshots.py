@@ -25,6 +25,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from playwright.sync_api import Page, sync_playwright
@@ -93,7 +94,7 @@ def _pages(folder: Path) -> None:
         browser.goto((folder / "report.html").as_uri())
 
 
-def _batch(step: int) -> dict[str, np.ndarray]:
+def _batch(step: int) -> dict[str, Any]:
     """The example's batch, whose tail grows half as fast."""
     batch = example_batch(step)
     old, after = batch["old_logprobs"], np.s_[:32, 12:]

@@ -74,7 +74,7 @@ class Episodes:
     @property
     def several(self) -> int:
         """How many environments those that have ended may be of."""
-        return 1 + max(episode["place"] for episode in self.ended)
+        return 1 + max(int(episode["place"]) for episode in self.ended)
 
     @property
     def mean_length(self) -> float:

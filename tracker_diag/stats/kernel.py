@@ -109,7 +109,7 @@ class Kernel:
         return index[:taken].copy(), count[:taken].copy()
 
     def log_means(self, x: Float64Array, share: Float64Array, b: Float64Array) -> Float64Array:
-        """(m,) the mean of log(1 − b x) over `x` (n,), weighted by `share`, for each of `b` (m,); 1 − b x is above 0."""
+        """(m,) the mean of log(1 − b x) over `x` (n,), weighted by `share`, of each `b` (m,); 1 − b x is above 0."""
         means = np.empty(len(b))
         sizes = ctypes.c_int64(len(x)), ctypes.c_int64(len(b))
         self._library.kernel_log_means(_at(x), _at(share), sizes[0], _at(b), sizes[1], _at(means))

@@ -232,8 +232,8 @@ class TokenBatch:
 
     def running_max(self, values: Array) -> Array:
         """(N,) the largest of `values` (N,), integers in 0 … N, from the start of each token's sequence on."""
-        if self.width is not None:
-            rows = values.reshape(-1, self.width)
+        if self.ids is None:
+            rows = values.reshape(-1, self.width or 1)
             return (np.maximum.accumulate(rows, 1) if namespace(rows) is np else rows.cummax(1).values).reshape(-1)
         sequence = self.ids.astype(np.int64) if isinstance(self.ids, np.ndarray) else self.ids
         offset = sequence * (len(values) + 1)  # what one sequence adds, no value of another outgrows
