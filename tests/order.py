@@ -24,8 +24,7 @@ ALONE = re.compile(
     r"/test_(conformance|examples|mlflow|openrlhf|simulated|skyrl|verl|wandb_server)\.py"
     r"|/test_demo\.py::test_findings_survive"
     r"|/test_faults\.py::test_flush"
-    r"|/test_trl\.py::test_(ppo_is_seen|the_private_functions)"
-    r"|/test_live\.py::test_both|/test_ears\.py::test_(mlflow|wandb|trackio|tensorboard)\["
+    r"|/test_trl\.py::test_ppo_is_seen|/test_live\.py::test_both"
 )
 """Long tests that share nothing with the rest of their file; any worker may have them."""
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from mcp import Client
 
 from tracker_diag.cli.answers import LARGEST
 from tracker_diag.cli.mcp import make_server
@@ -150,6 +149,7 @@ def test_the_rules_of_today_judge_a_sample_of_all_runs_as_the_page_counts_them(b
 
 def by_status(benchmark, runs, folder):
     """What a scripted agent makes of each run by one call of `status`: is it ill, and which two rules it names."""
+    from mcp import Client
 
     async def ask():
         async with Client(make_server()) as client:

@@ -79,8 +79,8 @@ def test_a_collapse_is_named_and_a_healthy_run_is_silent(framework):
         diagnose(list(translated(framework, canonical(collapses=collapses)))) for collapses in (False, True)
     )
     assert healthy.keys.framework == collapsed.keys.framework == framework
-    assert [one.rule.id for one in healthy.summary.findings if one.severity != "info"] == []
-    loud = {one.rule.id for one in collapsed.summary.findings if one.severity != "info"}
+    assert [one.rule.id for one in healthy.summary.findings if one.full_severity != "info"] == []
+    loud = {one.rule.id for one in collapsed.summary.findings if one.full_severity != "info"}
     assert loud
     if "reward" in collapsed.keys.names:
         assert "OUT001" in loud

@@ -15,9 +15,9 @@ import numpy as np
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.incidents import connected
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.triage import first_break
 
 ALGORITHMS = ("ppo", "grpo", "gspo", "dpo", "sft")
 ROWS = 400
@@ -269,7 +269,7 @@ def _preferences(draw, t, algorithm):
 
 
 def diagnose(run):
-    """The findings that fired, and the first break."""
+    """The findings that fired, and what broke first; both as loud as the rules are, whatever record these have."""
     engine = Engine(catalog(), GrowthSettings(expected_steps=len(run)), run.algorithm)
     config = {}
     columns = {name: values.tolist() for name, values in run.series.items()}
@@ -279,7 +279,8 @@ def diagnose(run):
         now = {name: Scalar(name, value) for name, value in values.items() if math.isfinite(value)}
         bad = tuple(name for name, value in values.items() if math.isinf(value))
         engine.evaluate(Observed(step, now, bad, config=config))
-    return [finding for finding in engine.findings if finding.fired is not None], first_break(engine.findings)
+    first = next((incident.cause for incident in connected(engine.findings) if incident.severity != "info"), None)
+    return [finding for finding in engine.findings if finding.fired is not None], first
 
 
 def loud(findings):

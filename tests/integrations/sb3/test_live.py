@@ -51,7 +51,11 @@ def fired(steps, *, ends=True, pays=1.0, change=lambda model: None, true=False, 
     for finding in found:
         if finding.fired is not None:  # no trend begins before the series that it is seen in, nor after it is told
             assert first_of(finding, kept) <= finding.onset <= finding.fired, finding
-    return {one.rule.name for one in found if one.fired is not None and one.severity != "info"}, found, callback.monitor
+    return (
+        {one.rule.name for one in found if one.fired is not None and one.full_severity != "info"},
+        found,
+        callback.monitor,
+    )
 
 
 def first_of(finding, kept):

@@ -293,7 +293,7 @@ def test_swapped_labels_of_a_reward_model_are_named_and_a_drift_of_its_mean_scor
     assert run.monitor.failures == []
     assert algorithm_of(run.monitor.config) == "dpo"
     findings = run.kept.summary.findings
-    loud = {one.rule.id for one in findings if one.severity != "info" and one.fired is not None}
+    loud = {finding.rule.id for finding in findings if finding.full_severity != "info" and finding.fired is not None}
     assert "REW004" in loud if swapped else not loud
 
 
