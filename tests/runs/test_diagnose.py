@@ -13,6 +13,7 @@ from tracker_diag.cli.app import app
 from tracker_diag.errors import UnknownName
 from tracker_diag.report.console import plain
 from tracker_diag.rules.algorithm import algorithm_of
+from tracker_diag.runs import diagnose as diagnosing
 from tracker_diag.runs.diagnose import Cost, diagnose
 from tracker_diag.runs.page import about_keys, on_screen, run_page
 from tracker_diag.trackers.files.write import JsonlTracker
@@ -75,6 +76,21 @@ def test_a_nan_is_found_and_costs_what_came_after_it(rng):
     assert str(cost) == "79 steps, 1.3 h"
     assert str(Cost(2, 119.0)) == "2 steps, 2 min"
     assert str(Cost(2, 0.4)) == "2 steps, 0 s"
+
+
+@pytest.mark.slow
+def test_a_long_finished_run_is_judged_in_fewer_rows_and_says_so(rng, monkeypatch):
+    monkeypatch.setattr(diagnosing, "LONG", 150)
+    monkeypatch.setattr(diagnosing, "JUDGED", 60)
+    rows = healthy(rng)
+    rows[121]["loss"] = math.nan
+    summary = diagnose(finished(rows)).summary
+    assert (summary.steps, summary.last_step) == (200, 199)
+    assert summary.log == ("the log is long: its 200 rows are judged as 50, each a mean of neighbours",)
+    (first,) = [finding for finding in summary.findings if finding.rule.id == "NUM004"]
+    assert first.onset == 123
+    underway = diagnose(finished(rows), underway=True).summary
+    assert [finding.onset for finding in underway.findings if finding.rule.id == "NUM004"] == [121]
 
 
 @pytest.mark.slow

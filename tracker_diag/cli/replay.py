@@ -52,11 +52,25 @@ def replay(
     ] = None,
     log_to: Annotated[
         str | None,
-        typer.Option(help="Write the findings into this run: mlflow:<run id>[@uri] or trackio:<project>/<run>."),
+        typer.Option(
+            help="Write the findings into this run: mlflow:<run id>[@uri], wandb:<entity>/<project>/<run> or "
+            "trackio:<project>/<run>."
+        ),
+    ] = None,
+    window: Annotated[int, typer.Option(min=1, help="Steps that each statistic is taken over.")] = 8,
+    clip: Annotated[
+        str, typer.Option(help="How far below and above 1 the ratio is clipped, if not alike.")
+    ] = "0.2,0.2",
+    baseline: Annotated[
+        list[str] | None, typer.Option(metavar="RUN", help="A run that went well, watched by the diagnostics; several.")
     ] = None,
     what_if: Annotated[
         bool, typer.Option("--what-if", help="Show what truncation, fresher tokens or whole sequences would do.")
     ] = False,
+    cap: Annotated[list[float] | None, typer.Option(min=0, help="With --what-if: weights at most this.")] = None,
+    lag: Annotated[
+        list[int] | None, typer.Option(min=0, max=6, help="With --what-if: tokens at most so many updates old.")
+    ] = None,
     as_json: AsJson = False,
     html: Html = None,
     fail_on: FailOnOption = None,
@@ -69,43 +83,58 @@ def replay(
     from tracker_diag.runs.replay.back import run_called
     from tracker_diag.runs.replay.engines import on_ray
     from tracker_diag.runs.replay.replay import replay as replay_log
-    from tracker_diag.runs.replay.what_if import WhatIf
+    from tracker_diag.runs.replay.replay import rules_on
+    from tracker_diag.runs.replay.what_if import CAPS, LAGS, WhatIf
     from tracker_diag.trackers.tokens.log import TokenLog
 
     with refusing():
-        renamed = _renamed(columns)
+        renamed, which = _renamed(columns), chosen(rules)
         if explain:
             with TokenLog(tokens, columns=renamed, since=since, skip_bad=skip_bad) as log:
-                typer.echo("\n".join(log.explained()))
+                seeing = rules_on(which, log.pairs)
+                typer.echo("\n".join([*log.explained(), f"rules: {', '.join(seeing) or 'none'}"]))
             return
         trackers = [run_called(log_to, tokens)] if log_to else []
         with _rows() as progress:
             totals = WhatIf()
             summary = replay_log(
-                tokens, metrics, rules=chosen(rules), catalog=False, columns=renamed, since=since, skip_bad=skip_bad,
+                tokens, metrics, rules=which, catalog=False, columns=renamed, since=since, skip_bad=skip_bad,
+                window=window, clip=_clip(clip), baseline=baseline or (),
                 workers=workers or os.cpu_count() or 1, engine=on_ray(address) if engine is EngineName.RAY else None,
                 states=states, trackers=trackers, progress=progress, also=totals.add_step if what_if else None,
             )  # fmt: skip
+    variants = totals.variants(cap or CAPS, lag or LAGS)
     if html:
         from tracker_diag.report.html import render_html
 
         save("--html", html, render_html(summary, []))
     if as_json:
-        variants = {"what_if": [asdict(variant) for variant in totals.variants()]} if what_if else {}
-        typer.echo(json.dumps(summary.to_json() | variants, indent=1))
+        more = {"what_if": [asdict(variant) for variant in variants]} if what_if else {}
+        typer.echo(json.dumps(summary.to_json() | more, indent=1))
     else:
         print_verdict(verdict(summary), summary, blind=blind, quiet=quiet)
         if what_if:
-            Terminal().print(_table(totals.variants()))
+            Terminal().print(_table(variants))
     exit_on(summary, fail_on)
 
 
 def _table(variants: "Sequence[Variant]") -> Table:
-    table = Table("pair", "weights", "count", "ESS", "held by top 1 %", "cut", box=None)
+    table = Table("pair", "weights", "count", "ESS", "held by top 1 %", "after tools", "cut", box=None)
     for variant in variants:
-        shares = (f"{share:.3f}" for share in (variant.ess, variant.top, variant.cut))
+        shares = (
+            "" if share is None else f"{share:.3f}"
+            for share in (variant.ess, variant.top, variant.after_tool, variant.cut)
+        )  # fmt: skip
         table.add_row(variant.pair, variant.name, f"{variant.count:,}", *shares)
     return table
+
+
+def _clip(given: str) -> tuple[float, float]:
+    try:
+        low, _, high = given.partition(",")
+        return float(low), float(high or low)
+    except ValueError:
+        raise SourceError(f"--clip: {given!r} given, expected one or two numbers, such as 0.2,0.28") from None
 
 
 def _renamed(columns: str) -> dict[str, str]:

@@ -19,8 +19,13 @@ from tracker_diag.rules.logged import LiveFinding, inputs_of, is_ours, live_find
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.finished import FinishedRun, Progress
 from tracker_diag.trackers.open import Source, read_run
+from tracker_diag.trackers.rows import in_fewer
 
 T = TypeVar("T")
+
+LONG = 16_384
+"""Rows of a finished run that are judged one by one; a longer one is judged in at most `JUDGED`."""
+JUDGED = 4_096
 
 RUNTIME = ("train_runtime", "train/train_runtime")
 """Seconds of the whole training, which the trainers of Hugging Face log with their last row."""
@@ -118,6 +123,7 @@ def diagnose(
     `acknowledged` has the rules whose incidents you know of, each with the reason. So does a setting or tag
     `diag.acknowledged.RULE` of the run. These incidents stay listed; advice and `level` leave them out.
     `underway`: more rows will come. The run is judged as a `Monitor` would judge it, and not by its length.
+    A finished run of more than `LONG` rows is judged in fewer, and its summary says so.
     `progress` is given the share of the rows that is judged.
 
     Raises:
@@ -132,7 +138,9 @@ def diagnose(
         raise UnknownName("acknowledged rule", min(unknown), tuple(rule.id for rule in chosen_rules))
     run = run if isinstance(run, FinishedRun) else read_run(run)
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
-    settings = GrowthSettings() if underway else GrowthSettings.for_run(len(rows))
+    thinned = not underway and len(rows) > LONG
+    judged = in_fewer(rows, JUDGED) if thinned else rows
+    settings = GrowthSettings() if underway else GrowthSettings.for_run(len(judged))
     settings = settings.dialled(expected_runs_between_false_alarms)
     known = {f"{SETTING}{rule}": reason for rule, reason in (acknowledged or {}).items()}
     judge = Judge(
@@ -140,11 +148,12 @@ def diagnose(
         framework=framework or run.framework, evaluation=evaluation, quantum=run.quantum,
     )  # fmt: skip
     judge.know(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)))
-    series, notices = judge_steps(judge, _counted(inputs_of(rows), len(rows), progress))
+    series, notices = judge_steps(judge, _counted(inputs_of(judged), len(judged), progress))
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = judge.summary(run.source, len(steps), first, last)
-    log = (*run.caveats, *_by_construction(judge.keys.framework, series))
+    thin = f"the log is long: its {len(rows):,} rows are judged as {len(judged):,}, each a mean of neighbours"
+    log = (*run.caveats, *([thin] if thinned else ()), *_by_construction(judge.keys.framework, series))
     summary = replace(summary, log=log, curves={name: series[name] for name in chosen(summary, series)})
     seconds = run.seconds or elapsed(rows, series.get("step_seconds", {}))
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))

@@ -43,7 +43,7 @@ def put_records(rows: Rows, records: Iterable[tuple[str, Mapping[str, object]]],
     step_key = next((key for key in STEPS if any(key in record for _, record in head)), None)
     if step_key is None and head:
         rows.note(f"no row has a step, none of {', '.join(STEPS[:3])}, ...: rows are counted from 0")
-    left_out = NO_METRICS | {step_key}
+    left_out = NO_METRICS if step_key is None else NO_METRICS | {step_key}
     for where, given in chain(head, upcoming):
         record = given
         if isinstance(settings := given.get("config"), Mapping):
@@ -58,7 +58,9 @@ def put_records(rows: Rows, records: Iterable[tuple[str, Mapping[str, object]]],
         except SourceError as error:
             rows.skip(error)
             continue
-        values = {key: value for key, value in flat(record, "/") if key not in left_out}
+        values = dict(flat(record, "/"))
+        for key in left_out:
+            values.pop(key, None)
         rows.put_row(number_of_step, values, where, clock_of(record))
     return config
 

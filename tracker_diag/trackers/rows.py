@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import cast
 
 from tracker_diag.errors import SourceError
@@ -66,6 +66,22 @@ class _Held:
         self.clock = self.clock if later.clock is None else later.clock
 
 
+def in_fewer(rows: Mapping[int, Mapping[str, float]], most: int) -> dict[int, dict[str, float]]:
+    """`rows` by step, at most `most`: neighbours share one, under the last of their steps, as in `Rows`."""
+    width = 1
+    while len(rows) > most * width:
+        width *= 2
+    fewer: dict[int, dict[str, float]] = {}
+    upcoming = iter(rows.items())
+    while together := [*islice(upcoming, width)]:
+        held = _Held(together[-1][0], {})
+        for _, values in together:
+            for key, value in values.items():
+                held.blend(key, value)
+        fewer[held.end] = held.values
+    return fewer
+
+
 class Rows:
     """Collects values by step; `finish` makes the run of them.
 
@@ -122,6 +138,8 @@ class Rows:
     def put_row(self, step: int, values: Mapping[str, object], where: str, clock: float | None = None) -> None:
         """Put `values`, read at `where`, under `step`; None is no value. `clock` in seconds, from any origin."""
         self.added += 1
+        if self._unread:
+            values = {key: value for key, value in values.items() if not self._unread.get(key)}
         if not self._unread and set(map(type, values.values())) == {float}:
             numbers = dict(cast("Mapping[str, float]", values))
         else:

@@ -1,5 +1,10 @@
 """What a replay says is written into the finished run, once."""
 
+import json
+import os
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +57,72 @@ def test_a_replay_is_written_into_the_mlflow_run_once(tokens, mlflow_store):
     assert texts.count("replayed from ") == 1
 
 
+READ = runpy.run_path(str(Path(__file__).parents[2] / "trackers" / "test_read_wandb.py"))
+RUN, STUB = READ["RUN"], READ["Finished"].__base__
+
+
+class Server(STUB):
+    """A server with the finished run `r`, whose summary is kept, and what is begun next to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_run = {}
+
+    def reply(self, name, given):
+        asked = given.get("name", given.get("run", given.get("runName")))
+        if name == "UpsertBucket" and "summaryMetrics" in given and "name" not in given:
+            self.of_run = json.loads(given["summaryMetrics"])
+            return {"upsertBucket": {"bucket": {"id": given["id"]}}}
+        if name in {"Viewer", "GetDefaultEntity"}:
+            return READ["Finished"].reply(self, name, given)
+        if name == "Runs":
+            nodes = [RUN | {"name": run, "config": '{"diag_of": {"value": "r"}}'} for run in self.runs()]
+            runs = {"edges": [{"node": node, "cursor": node["name"]} for node in nodes], "pageInfo": STUB_PAGE}
+            return {"project": {"internalId": "1", "runCount": len(nodes), "readOnly": True, "runs": runs}}
+        rows = READ["ROWS"] if asked == "r" else self.history(asked)
+        keys = {key: {"typeCounts": [{"type": "number", "count": len(rows)}]} for row in rows for key in row}
+        run = {
+            "Run": RUN | {"name": asked, "summaryMetrics": json.dumps(self.of_run)},
+            "RunHistoryKeys": {"historyKeys": {"lastStep": len(rows), "sets": [], "keys": keys}},
+            "RunParquetHistory": {"parquetHistory": {"parquetUrls": [], "liveData": []}},
+            "HistoryPage": {"history": [json.dumps(row) for row in rows]},
+        }
+        return {"project": {"run": run[name]}} if name in run else super().reply(name, given)
+
+
+STUB_PAGE = {"endCursor": None, "hasNextPage": False}
+
+
+@pytest.mark.nightly
+def test_a_replay_is_written_next_to_the_wandb_run_once(tokens, tmp_path):
+    code = (
+        "from tracker_diag.cli.app import app\nfrom tracker_diag.trackers.open import read_run\n"
+        f"for _ in range(2):\n    app(['replay', {str(tokens)!r}, '--log-to', 'wandb:e/p/r', '--workers', '1', '-q'],\n"
+        "        standalone_mode=False)\n"
+        "rows = read_run('wandb:e/p/r').rows\n"
+        "print([*rows], sum('diag/policy/text_only/p95' in row for row in rows.values()))\n"
+    )
+    with Server() as server:
+        environment = os.environ | {
+            "WANDB_BASE_URL": server.url, "WANDB_API_KEY": "a" * 40, "WANDB_SILENT": "true", "HOME": str(tmp_path),
+            "WANDB_CACHE_DIR": str(tmp_path), "WANDB_ERROR_REPORTING": "false", "no_proxy": "127.0.0.1",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }  # fmt: skip
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=500, env=environment, cwd=tmp_path, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert done.stdout.splitlines()[-1] == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 20, 30, 40] 12"
+        assert server.runs() == ["r-diag-replay"]
+        steps = [row["diag/step"] for row in server.history("r-diag-replay")]
+        assert sorted(set(steps)) == list(range(12))
+        assert len(steps) == len(set(steps))
+        assert server.of_run == {"diag/more": 0}
+        assert "diag/events" in server.summary("r-diag-replay")
+        assert server.sent("NotifyScriptableRunAlert") == []
+
+
 def test_a_tracker_that_does_not_take_runs_back_is_named():
-    with pytest.raises(SourceError, match="--log-to: wandb:a/b/c given, expected mlflow:"):
-        run_called("wandb:a/b/c", "t.parquet")
+    with pytest.raises(SourceError, match="--log-to: tensorboard:a given, expected mlflow:"):
+        run_called("tensorboard:a", "t.parquet")

@@ -7,13 +7,14 @@ from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.discovery import tracker_class
 from tracker_diag.trackers.open import held, of_tracker
 from tracker_diag.trackers.tracker import Address, Event, Tracker, give
+from tracker_diag.trackers.wandb.read import finished_address
 
 
 def run_called(target: str, tokens: str) -> Tracker:
     """The finished run `target`, to write into; what it holds of the diagnostics is not written once more.
 
     Args:
-        target: `mlflow:<run id>[@tracking uri]` or `trackio:<project>/<run>`.
+        target: `mlflow:<run id>[@tracking uri]`, `wandb:<entity>/<project>/<run>` or `trackio:<project>/<run>`.
         tokens: what is replayed; an event in the run says so.
 
     Raises:
@@ -23,7 +24,8 @@ def run_called(target: str, tokens: str) -> Tracker:
     kind, _, name = target.partition(":")
     if kind not in _REOPEN or not name:
         raise SourceError(
-            f"--log-to: {target} given, expected mlflow:<run id>[@tracking uri] or trackio:<project>/<run>"
+            f"--log-to: {target} given, expected mlflow:<run id>[@tracking uri], wandb:<entity>/<project>/<run> or "
+            "trackio:<project>/<run>"
         )
     before = held(target)
     outbox = Outbox(of_tracker(target, lambda _kind, name, _shown: _REOPEN[kind](name)), there=before)
@@ -40,12 +42,20 @@ def _mlflow(name: str) -> Tracker:
     return tracker
 
 
+def _wandb(name: str) -> Tracker:
+    return _opened("wandb", finished_address(name, f"wandb:{name}"))
+
+
 def _trackio(name: str) -> Tracker:
     require("trackio", "trackio")
     project, _, run = name.partition("/")
-    tracker = tracker_class("trackio").find(Address(project=project, name=run))
+    return _opened("trackio", Address(project=project, name=run))
+
+
+def _opened(kind: str, address: Address) -> Tracker:
+    tracker = tracker_class(kind).find(address)
     assert tracker is not None, "an address is always opened"  # noqa: S101
     return tracker
 
 
-_REOPEN: Mapping[str, Callable[[str], Tracker]] = {"mlflow": _mlflow, "trackio": _trackio}
+_REOPEN: Mapping[str, Callable[[str], Tracker]] = {"mlflow": _mlflow, "wandb": _wandb, "trackio": _trackio}

@@ -5,12 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tracker_diag.metrics.series import Pair
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.rules.loader import Own
+from tracker_diag.rules.model import Rule
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.replay.engines import Engine, PartFolded, Work, kept, processes
 from tracker_diag.runs.replay.fold import Folded, judge
 from tracker_diag.trackers.files.read import read_metrics
+from tracker_diag.trackers.open import Source, read_run
 from tracker_diag.trackers.tokens.log import TokenLog
 from tracker_diag.trackers.tokens.skipped import Skipped
 from tracker_diag.trackers.tokens.table import Texts
@@ -32,6 +35,7 @@ def replay(
     since: int | None = None,
     window: int = 8,
     clip: tuple[float, float] = (0.2, 0.2),
+    baseline: Sequence[Source] = (),
     skip_bad: bool = False,
     workers: int = 1,
     engine: Engine | None = None,
@@ -45,8 +49,9 @@ def replay(
     Rows may have any order; memory is that of about a million tokens for each process, or of the largest step.
 
     Args:
-        tokens: a file, a folder, a pattern or a URL, as docs/inputs.md has them; a folder may be prime-rl's exports.
+        tokens: a file, a folder, a pattern or a URL, as docs/replay.md has them; a folder may be prime-rl's exports.
         rules, catalog, window, clip, trackers: as in `Monitor`.
+        baseline: finished runs that went well, each as `read_run` takes it; for the rest as in `Monitor`.
         columns: of each column of ours that the files call by another name, that name.
         since: leave out steps before this one.
         skip_bad: leave out files and row groups that cannot be read, and say how many.
@@ -63,8 +68,9 @@ def replay(
     texts = Texts()
     with TokenLog(tokens, columns=columns, since=since, skip_bad=skip_bad) as log:
         monitor = Monitor(
-            trackers, source=str(tokens), rules=rules, catalog=catalog, window=window, clip=clip, decode=texts.decode
-        )
+            trackers, source=str(tokens), rules=rules, catalog=catalog, window=window, clip=clip, decode=texts.decode,
+            baseline=[read_run(run) for run in baseline],
+        )  # fmt: skip
         chosen = engine or processes(1 if log.in_process else workers)
         chosen = kept(chosen, Path(states)) if states else chosen
 
@@ -81,6 +87,12 @@ def replay(
         return summary
     caveat = f"{left.count} files, row groups or lines cannot be read and are left out; the first: {left.errors[0]}"
     return replace(summary, caveats=(*summary.caveats, caveat))
+
+
+def rules_on(rules: Iterable[Rule], pairs: Iterable[Pair]) -> list[str]:
+    """The ids of those of `rules` that read statistics of one of `pairs`."""
+    there = {*pairs}
+    return [rule.id for rule in rules if any(ref.stat and there & {ref.pair, *rule.pairs} for ref in rule.series())]
 
 
 def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done, also: Also) -> Iterator[tuple[int, Folded]]:

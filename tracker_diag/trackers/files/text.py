@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from tracker_diag.errors import SourceError
 from tracker_diag.trackers.finished import Progress, one_line
 
@@ -63,9 +65,17 @@ def read_objects(
         if "\ufffd" in line:
             count("lines with bytes that are no UTF-8", f"line {at}")
         try:
-            row = json.loads(line)
+            row = _json(line)
         except (ValueError, RecursionError) as error:
             yield at, SourceError(f"{file}:{at}: no JSON object: {one_line(error)}"), ended
             continue
         wrong = f"{file}:{at}: {type(row).__name__} given, expected a JSON object"
         yield at, row if isinstance(row, dict) else SourceError(wrong), ended
+
+
+def _json(line: str) -> Any:
+    """As `json.loads`, in a third of its time."""
+    try:
+        return from_json(line, cache_strings="keys")
+    except ValueError:  # lone surrogates, deep nesting; and what is wrong is said in json's words
+        return json.loads(line)

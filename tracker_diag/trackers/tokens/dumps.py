@@ -48,13 +48,13 @@ def skyrl_arrays(handle: Any) -> dict[str, Any]:
     """(B, T) arrays of a file of `trainer.dump_data_batch`, by column.
 
     Raises:
-        ValueError: it is another pickle.
+        TypeError: it is another pickle.
         Exception: what unpickling raises of a damaged one.
     """
     state = _State(handle).load()
     batch = state.get("batch_dict") if isinstance(state, Mapping) else None
     if not isinstance(batch, Mapping):
-        raise ValueError(f"{type(state).__name__} given, expected a TrainingInputBatch that SkyRL has saved")
+        raise TypeError(f"{type(state).__name__} given, expected a TrainingInputBatch that SkyRL has saved")
     return {ours: _array(batch[theirs]) for theirs, ours in SKYRL.items() if batch.get(theirs) is not None}
 
 

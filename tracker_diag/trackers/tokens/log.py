@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag.errors import SourceError
-from tracker_diag.metrics.series import PAIRS
+from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag.trackers.tokens.columns import IMPLIED, LOGPROB_COLUMNS
 from tracker_diag.trackers.tokens.convert import from_rollouts, from_tensors, in_order
 from tracker_diag.trackers.tokens.files import ROLLOUTS, TENSORS, TokenFile, files_of
@@ -79,19 +79,33 @@ class TokenLog:
         if self.converted:
             lines.append(self.converted)
         if not self._pieces:
-            return [*lines, "prime-rl's token exports: pair mismatch, slices by environment"]
+            return [*lines, "prime-rl's token exports: slices by environment", "pair mismatch: yes"]
         layout = self._pieces[0].layout
-        names = {*layout.names, *self._pieces[0].file.known}
-        have = {LOGPROB_COLUMNS[name] for name in names if name in LOGPROB_COLUMNS}
+        names, have = self._names_there(), self._logprobs()
         lines.append(f"rows: {'a sequence each, with lists' if layout.nested else 'a token each'}")
         columns = (name if name == theirs else f"{name}={theirs}" for name, theirs in layout.names.items())
         lines.append(f"columns: {', '.join(columns)}")
         for pair, (new, old) in PAIRS.items():
             lacking = [name for name in (new, old) if name not in have]
-            lines.append(f"pair {pair}: {f'no, {lacking[0]} is missing' if lacking else 'yes'}")
+            no = f"no, {' and '.join(lacking)} {'are' if len(lacking) > 1 else 'is'} missing"
+            lines.append(f"pair {pair}: {no if lacking else 'yes'}")
         slices = [name for name in ("tool", "env", "turn", "policy_lag", "advantage", "control") if name in names]
         lines.append("slices: text_only, post_tool" + "".join(f", {name}" for name in slices))
         return lines
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The ratio pairs whose log-probabilities are there."""
+        if not self._pieces:
+            return ("mismatch",)
+        have = self._logprobs()
+        return tuple(pair for pair, both in PAIRS.items() if have.issuperset(both))
+
+    def _names_there(self) -> set[str]:
+        return {*self._pieces[0].layout.names, *self._pieces[0].file.known}
+
+    def _logprobs(self) -> set[str]:
+        return {argument for name, argument in LOGPROB_COLUMNS.items() if name in self._names_there()}
 
     @cached_property
     def parts(self) -> list[Part]:

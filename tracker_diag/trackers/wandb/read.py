@@ -4,12 +4,14 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from tracker_diag.errors import SourceError, require
 from tracker_diag.trackers.finished import FinishedRun, Gone, Listed, Progress, one_line
 from tracker_diag.trackers.keys import clock_of, flat, integer
 from tracker_diag.trackers.rows import Rows
+from tracker_diag.trackers.tracker import Address
 from tracker_diag.trackers.wandb.rows import STEP, Axis
 from tracker_diag.trackers.wandb.summary import MORE, OF
 
@@ -31,6 +33,27 @@ def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> 
     """
     with _asking(name, source) as api:
         return _history(api.run(name), api, source, progress)
+
+
+def finished_address(name: str, source: str) -> Address:
+    """Where the diagnostics of the finished run `<entity>/<project>/<run>` go: a run next to it, the same each time.
+
+    The summary of the run says from now on that there is another one, so that it is read with it.
+
+    Raises:
+        MissingExtra: wandb is not installed.
+        SourceError: "source: what is wrong".
+    """
+    with _asking(name, source) as api:
+        run = api.run(name)
+        address = Address(
+            run=run.id, name=run.name or run.id, project=run.project, entity=run.entity,
+            group=getattr(run, "group", None) or "", folder=str(Path.cwd()), mode="online", source=source,
+            beside=f"{run.id}-diag-replay",
+        )  # fmt: skip
+        if MORE not in run.summary:
+            run.summary.update({MORE: 0})
+        return address
 
 
 def list_wandb(name: str, source: str, *, project: bool) -> list[Listed]:

@@ -40,7 +40,8 @@ class Beside(Tracker):
     into a run of its own. It begins with the first step and has an id that no other process takes.
 
     Args:
-        address: of your run, as `WandbTracker.address` gives it.
+        address: of your run, as `WandbTracker.address` gives it. That of a replay has `beside`: the id of its
+            own run, so that another replay continues it.
         run: your run, while it is underway.
     """
 
@@ -79,7 +80,7 @@ class Beside(Tracker):
             self._waiting |= {table.name: table for table in self._tables.changed_by(step, entry)}
             if isinstance(entry, Drawing):
                 self._waiting[entry.name] = entry
-            elif isinstance(entry, Notice):
+            elif isinstance(entry, Notice) and "beside" not in self._address:  # a replay alerts nobody
                 with self._network():
                     self._open.alert(entry.title, entry.text, level=entry.level.upper(), wait_duration=1)
             elif isinstance(entry, File):
@@ -144,7 +145,8 @@ class Beside(Tracker):
             raise self._refused
         if self._own is None:
             address, here = self._address, self._wandb
-            run_id = f"{address['run']}-diag-{time.time_ns() // 1_000_000:x}"
+            beside = address.get("beside", "")
+            run_id = beside or f"{address['run']}-diag-{time.time_ns() // 1_000_000:x}"
             try:
                 self._own = here.init(
                     id=run_id,
@@ -156,7 +158,7 @@ class Beside(Tracker):
                     mode=address["mode"],
                     job_type="diag",
                     config={OF: address["run"]},
-                    resume="never",
+                    resume="allow" if beside else "never",
                     reinit="create_new",
                     settings=here.Settings(console="off", silent=True, x_disable_stats=True, x_disable_meta=True),
                 )
