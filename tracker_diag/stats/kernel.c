@@ -311,30 +311,60 @@ void kernel_count(const float *x, int64_t n, int partitions, const int32_t *cons
     }
 }
 
-/* How many of counts (n) are not 0. */
-FASTEST
-int64_t kernel_filled(const int32_t *counts, int64_t n) {
-    int64_t filled = 0;
-    for (int64_t i = 0; i < n; i += 1 << 16) {
-        int32_t here = 0; /* as wide as the counts, so that sixteen of them are looked at together */
-        for (int64_t j = i; j < n && j < i + (1 << 16); j++) here += counts[j] != 0;
-        filled += here;
-    }
-    return filled;
-}
-
-/* Move those to `index` and `count`, which have room for one more, and leave 0. */
-FASTEST
-void kernel_taken(int32_t *counts, int64_t n, int64_t *index, int64_t *count) {
+/* Move those of counts (n) that are not 0 to `index` and `count`, which have room for all of them and one more; leave 0.
+   Gives how many they are. */
+int64_t kernel_taken(int32_t *counts, int64_t n, int64_t *index, int64_t *count) {
     int64_t taken = 0;
-    for (int64_t i = 0; i < n; i += 4) { /* n is a multiple of four, and most counts are 0 */
-        int64_t both[2];
-        memcpy(both, counts + i, sizeof both);
-        if (!(both[0] | both[1])) continue;
-        for (int64_t j = i; j < i + 4; j++) { /* without a branch, which nobody could foresee */
+    for (int64_t i = 0; i < n; i += 16) { /* most counts are 0 */
+        int64_t end = n - i < 16 ? n : i + 16, any = 1;
+        if (end == i + 16) {
+            lane_bits all;
+            memcpy(&all, counts + i, sizeof all);
+            any = (all[0] | all[1] | all[2] | all[3]) | (all[4] | all[5] | all[6] | all[7]);
+        }
+        if (!any) continue;
+        for (int64_t j = i; j < end; j++) { /* without a branch, which nobody could foresee */
             index[taken] = j; count[taken] = counts[j];
             taken += counts[j] != 0;
         }
-        memset(counts + i, 0, sizeof both);
+        memset(counts + i, 0, (end - i) * sizeof *counts);
+    }
+    return taken;
+}
+
+/* log y of normal y > 0: y = 2^k m with m about 1, and log m by the series of (m - 1) / (m + 1). */
+static inline __attribute__((always_inline)) void log_of(const lanes *y, lanes *log_y) {
+    lane_bits bits = (lane_bits)*y, whole = (bits - 0x3fe6a09e667f3bcd) >> 52;
+    lanes m = (lanes)(bits - (whole << 52)), k = (lanes)(whole + 0x4338000000000000) - 6755399441055744.0;
+    lanes s = (m - 1.0) / (m + 1.0), z = s * s, p = z * (1 / 19.0) + 1 / 17.0;
+    p = p * z + 1 / 15.0;
+    p = p * z + 1 / 13.0;
+    p = p * z + 1 / 11.0;
+    p = p * z + 1 / 9.0;
+    p = p * z + 1 / 7.0;
+    p = p * z + 1 / 5.0;
+    p = p * z + 1 / 3.0;
+    *log_y = k * 0.693147180369123816490 + (2.0 * s * (p * z + 1.0) + k * 1.90821492927058770002e-10);
+}
+
+/* The mean of log(1 - b x) over x (n), weighted by `share`, for each of b (m); to `means`. */
+FASTEST
+void kernel_log_means(const double *x, const double *share, int64_t n, const double *b, int64_t m, double *means) {
+    lanes last = {0}, last_share = {0};
+    memcpy(&last, x + (n & ~7), (n & 7) * sizeof *x);
+    memcpy(&last_share, share + (n & ~7), (n & 7) * sizeof *x);
+    for (int64_t j = 0; j < m; j++) {
+        lanes sum, y = 1.0 - b[j] * last;
+        log_of(&y, &sum);
+        sum *= last_share;
+        for (int64_t i = 0; i + 8 <= n; i += 8) {
+            lanes weight, log_y;
+            memcpy(&y, x + i, sizeof y);
+            memcpy(&weight, share + i, sizeof weight);
+            y = 1.0 - b[j] * y;
+            log_of(&y, &log_y);
+            sum += weight * log_y;
+        }
+        means[j] = added(&sum);
     }
 }

@@ -23,7 +23,7 @@ class Kernel:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        library.kernel_filled.restype = ctypes.c_int64
+        library.kernel_taken.restype = ctypes.c_int64
 
     def count(
         self, values: Array, labels: Sequence[Array], counts: Sequence[RowArray], nonfinite: Sequence[IntArray]
@@ -62,7 +62,7 @@ class Kernel:
 
     def pulls(
         self, pair: Sequence[Array], segments: Sequence[IntArray], share: Float64Array,
-        multiplied: tuple[Array, Array | None], limits: tuple[float, float, float], sums: Float64Array,
+        multiplied: tuple[Array, Array | None], *, limits: tuple[float, float, float], sums: Float64Array,
     ) -> None:  # fmt: skip
         """Add the `gradient_sums` of segments to `sums` (contexts, 13).
 
@@ -80,8 +80,8 @@ class Kernel:
         )  # fmt: skip
 
     def applied(
-        self, pair: Sequence[Array], segments: Sequence[IntArray], applied: Array, limits: tuple[float, float],
-        sums: Float64Array,
+        self, pair: Sequence[Array], segments: Sequence[IntArray], applied: Array, *,
+        limits: tuple[float, float], sums: Float64Array,
     ) -> None:  # fmt: skip
         """Add the `applied_sums` of segments to `sums` (contexts, 5).
 
@@ -104,11 +104,16 @@ class Kernel:
 
     def taken(self, counts: RowArray) -> tuple[IntArray, IntArray]:
         """The cells of `counts` that are not 0, as `sparse` gives them; there is 0 afterwards."""
-        size = ctypes.c_int64(counts.size)
-        filled = self._library.kernel_filled(_at(counts), size)
-        index, count = np.empty(filled + 1, np.int64), np.empty(filled + 1, np.int64)
-        self._library.kernel_taken(_at(counts), size, _at(index), _at(count))
-        return index[:filled], count[:filled]
+        index, count = np.empty(counts.size + 1, np.int64), np.empty(counts.size + 1, np.int64)
+        taken = self._library.kernel_taken(_at(counts), ctypes.c_int64(counts.size), _at(index), _at(count))
+        return index[:taken].copy(), count[:taken].copy()
+
+    def log_means(self, x: Float64Array, share: Float64Array, b: Float64Array) -> Float64Array:
+        """(m,) the mean of log(1 − b x) over `x` (n,), weighted by `share`, for each of `b` (m,); 1 − b x is above 0."""
+        means = np.empty(len(b))
+        sizes = ctypes.c_int64(len(x)), ctypes.c_int64(len(b))
+        self._library.kernel_log_means(_at(x), _at(share), sizes[0], _at(b), sizes[1], _at(means))
+        return means
 
 
 def _contiguous(pair: Sequence[Array]) -> tuple[list[Array], bool]:

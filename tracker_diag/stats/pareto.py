@@ -12,6 +12,7 @@ import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.histogram import BINS, EDGES
+from tracker_diag.stats.kernel import kernel
 
 MIN_EXCEEDANCES = 5
 POINTS_PER_BIN = 8
@@ -67,8 +68,11 @@ def _fitted(t: Float64Array, c: Float64Array) -> float:
     grid = 30 + math.floor(math.sqrt(n))
     quartile = x[c.cumsum().searchsorted(math.floor(n / 4 + 0.5) - 1e-6)]
     b = (1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))) / (3 * quartile) + 1 / x[-1]
-    terms = -b[:, None] * x
-    k = np.log1p(terms, out=terms) @ share
+    if compiled := kernel():
+        k = compiled.log_means(x, share, b)
+    else:
+        terms = -b[:, None] * x
+        k = np.log1p(terms, out=terms) @ share
     likelihood = n * (np.log(-b / k) - k - 1)
     weight = np.exp(likelihood - likelihood.max())  # one that is far behind has none
     weight /= weight.sum()

@@ -113,6 +113,7 @@ def pulls_of(
     segments: Segments,
     multiplied: tuple[Array, Array | None],
     share: Float64Array,
+    *,
     clip: tuple[float, float],
     contexts: int,
 ) -> Float64Array:
@@ -126,7 +127,7 @@ def pulls_of(
     """
     if compiled := kernel():
         sums = np.zeros((contexts, SIZE))
-        compiled.pulls(pair, segments.arrays, share, multiplied, (*log_limits(clip), MOST), sums)
+        compiled.pulls(pair, segments.arrays, share, multiplied, limits=(*log_limits(clip), MOST), sums=sums)
         return sums
     r, context = _of_tokens(pair, segments)
     advantages, by = (None if part is None else part[segments.tokens()] for part in multiplied)
@@ -139,7 +140,7 @@ def applied_of(pair: Sequence[FloatArray], segments: Segments, applied: Array, c
     """(contexts, 5) `applied_sums` of `segments`; `applied` (N,) are the weights that the optimiser used."""
     if compiled := kernel():
         sums = np.zeros((contexts, 5))
-        compiled.applied(pair, segments.arrays, applied, (MODIFIED, LARGEST), sums)
+        compiled.applied(pair, segments.arrays, applied, limits=(MODIFIED, LARGEST), sums=sums)
         return sums
     (r, context), weights = _of_tokens(pair, segments), applied[segments.tokens()]
     return np.stack([applied_sums(weights, r, context == row) for row in range(contexts)])

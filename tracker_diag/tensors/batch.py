@@ -94,10 +94,10 @@ class TokenBatch:
 
     logprobs: dict[str, Array]
     """Natural logarithms, (N,) floats, by the names of `LOGPROBS`; those that were given."""
-    response_mask: Array
-    """(N,) True on model and tool tokens, False on prompt and padding."""
     model_mask: Array
     """(N,) True on tokens that the policy sampled; all statistics are over these alone."""
+    given_response: Array | None = None
+    """(N,) `response_mask`, where the caller knows it; else None."""
     after_tool: Array | None = None
     """(N,) True on model tokens after a tool result, where the caller knows it; else None."""
     labels: dict[str, Array] = field(default_factory=dict[str, Array])
@@ -154,9 +154,7 @@ class TokenBatch:
                 )
             model, response = response, None  # what most trainers call the loss mask: its gaps are what tools said
         width = shape[1] if len(shape) == 2 else None
-        if response is None:
-            response = since_first(model, ids, width)
-        model = model & response
+        model = model if response is None else model & response
         if check and not model.any():
             what, some = f"no model token among {len(model)}", "at least one True"
             if not all(masks[name].any() for name in ("response_mask", "model_mask") if name in masks):
@@ -165,8 +163,8 @@ class TokenBatch:
             raise BatchError("model_mask", what, some, "is the mask inverted or shifted?")
         batch = cls(
             logprobs={name: floats_of(name, arrays[name]) for name in LOGPROBS if name in arrays},
-            response_mask=response,
             model_mask=model,
+            given_response=response,
             after_tool=masks.get("after_tool"),
             applied_weights=floats_of(APPLIED, arrays[APPLIED]) if APPLIED in arrays else None,
             width=width,
@@ -195,6 +193,13 @@ class TokenBatch:
     def sequence(self) -> Array:
         """(N,) index of each token's sequence: 0, 0, …, 1, 1 and so on."""
         return self.ids if self.ids is not None else self.per_token(self.arange(self.sequences))
+
+    @once
+    def response_mask(self) -> Array:
+        """(N,) True on model and tool tokens, False on prompt and padding."""
+        if self.given_response is None:
+            return since_first(self.model_mask, self.ids, self.width)
+        return self.given_response
 
     @once
     def tool_output(self) -> Array:
@@ -230,7 +235,8 @@ class TokenBatch:
         if self.width is not None:
             rows = values.reshape(-1, self.width)
             return (np.maximum.accumulate(rows, 1) if namespace(rows) is np else rows.cummax(1).values).reshape(-1)
-        offset = self.sequence * (len(values) + 1)  # what one sequence adds, no value of another outgrows
+        sequence = self.ids.astype(np.int64) if isinstance(self.ids, np.ndarray) else self.ids
+        offset = sequence * (len(values) + 1)  # what one sequence adds, no value of another outgrows
         values = values + offset
         return (np.maximum.accumulate(values) if namespace(values) is np else values.cummax(0).values) - offset
 
@@ -359,5 +365,5 @@ def _sequence(shape: tuple[int, ...], anchor: str, ids: Array | None, check: boo
         raise BatchError("sequence_ids", "a sequence in several pieces", "the tokens of a sequence adjacent")
     if xp is np:
         first = np.flatnonzero(starts)
-        return np.arange(len(first)).repeat(np.diff(first, append=len(ids)))
+        return np.arange(len(first), dtype=np.int32).repeat(np.diff(first, append=len(ids)))
     return starts.cumsum(0) - 1

@@ -182,7 +182,10 @@ def label_of(name: str, value: Any, names: Sequence[str] | None, check: bool) ->
     array = array_of(name, value)
     if kind_of(array) not in "iu":
         raise BatchError(name, f"dtype {array.dtype}", "integers, or strings")
-    codes = array.astype(np.int64) if isinstance(array, np.ndarray) else array.long()  # uint8 would index as a mask
+    if isinstance(array, np.ndarray):
+        codes = array if array.dtype == np.int32 else array.astype(np.int64, copy=False)
+    else:
+        codes = array.long()  # uint8 would index as a mask
     if name not in NAMED:
         return codes, None
     return codes, UNNAMED if names is None else tuple(names)

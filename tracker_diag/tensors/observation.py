@@ -9,7 +9,6 @@ import numpy as np
 from tracker_diag.errors import SourceError
 from tracker_diag.metrics.series import ALL, CONTEXT, DIMENSIONS, FIXED, NAMED_ROWS, PAIRS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, IntArray, namespace
-from tracker_diag.stats.cells import Cells
 from tracker_diag.stats.gradient import SIZE, gradient_sums
 from tracker_diag.stats.histogram import BINS, Sketch, sketch
 from tracker_diag.stats.once import once
@@ -187,13 +186,6 @@ class Observation:
     def signal(self) -> bool:
         """Whether any ratio differs from 1 by more than float noise; on the host."""
         return cells_have_signal(self.sketches["context"].cells[0])
-
-    @once
-    def by_slice(self) -> Cells:
-        """The cells of `context` without its groups; an index occurs once for each group that has it."""
-        index, count = self.sketches["context"].cells
-        row, rest = np.divmod(index, 2 * BINS)
-        return row // GROUPS * (2 * BINS) + rest, count
 
     @property
     def after_tool(self) -> bool:

@@ -97,12 +97,11 @@ def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array]]:
     end, sampled = np.append(begin[1:], n), model[begin]
     begin, end = begin[sampled], end[sampled]
     sequence = begin // (batch.width or 1) if batch.ids is None else batch.ids[begin]
-    tool = batch.response_mask & ~model
-    answers = np.flatnonzero(tool[1:] & ~tool[:-1]) + 1
-    turns = answers.searchsorted(begin)
-    turns -= turns[sequence.searchsorted(sequence)]  # what stands before a sequence's first model token is its prompt
+    turns: IntArray = np.zeros(len(begin), np.int64)
     late: IntArray | BoolArray = np.zeros(0, np.bool_)
     if batch.after_tool is None:
+        turns = _answers(batch, begin, end)
+        turns -= turns[sequence.searchsorted(sequence)]  # what is before a sequence's first model token is its prompt
         begin, end, sequence, turns, late = _cut_late(begin, end, sequence, turns)
 
     def at_segments(values: Array) -> Array:
@@ -111,6 +110,15 @@ def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array]]:
     begins, unknown = (None if values is None else values[begin] for values in flags)
     rows = rows_told(batch, Told(turns > 0, lambda: late, lambda: turns, begins, unknown), at_segments)
     return Segments(begin, end, rows["context"].astype(np.int64), sequence.astype(np.int64, copy=False)), rows
+
+
+def _answers(batch: TokenBatch, begin: IntArray, end: IntArray) -> IntArray:
+    """(q,) how many times tools have answered in the batch before each segment."""
+    if batch.given_response is None:  # every gap is an answer
+        gaps: IntArray = np.append(0, begin[1:] != end[:-1]).cumsum()
+        return gaps
+    tool = batch.given_response & ~batch.model_mask
+    return (np.flatnonzero(tool[1:] & ~tool[:-1]) + 1).searchsorted(begin)
 
 
 def _cut_late(
@@ -172,7 +180,7 @@ class _Reduced:
         if self._advantages is not None:
             by = None if self._multiplied is None else self._multiplied[tokens]
             share, given = 1 / self._sizes[segments.sequence], (self._advantages[tokens], by)
-            self._update += pulls_of(pair, segments, given, share, self._clip, len(ROWS))
+            self._update += pulls_of(pair, segments, given, share, clip=self._clip, contexts=len(ROWS))
 
     def observation(self, lengths: Float64Array) -> Observation:
         """What all of them come to; `lengths` says of each row and sequence how many tokens it has."""

@@ -68,9 +68,9 @@ class Names:
         return names
 
     def table(self, dimension: Dimension, names: tuple[str, ...]) -> RowArray:
-        """(len(names) + 2,) int32: the row of each code; then of codes without a name, then of −1, none."""
+        """(len(names) + 2,) int32: no row for −1, then the row of each code, then that of codes without a name."""
         rows = [self.row(dimension, name) for name in names]
-        return np.array([*rows, NAMED_ROWS - 1, NAMED_ROWS], np.int32)
+        return np.array([NAMED_ROWS, *rows, NAMED_ROWS - 1], np.int32)
 
 
 def key_part(name: str) -> str:
@@ -138,7 +138,7 @@ def rows_told(batch: TokenBatch, masks: Told, picked: Callable[[Array], Array]) 
             rows["context"] = xp.where(unknown & ~resulted, len(CONTEXT), rows["context"])
             rows["after_tool_k"] = xp.where(unknown & ~resulted, size("after_tool_k"), rows["after_tool_k"])
     if batch.after_tool is None and begins is None and unknown is None and "turn" not in batch.labels:
-        rows["turn"] = _counted(masks.turns(), "turn")
+        rows["turn"] = _counted(batch, masks.turns(), "turn")
     return rows
 
 
@@ -148,9 +148,9 @@ def rows_given(batch: TokenBatch, names: Names, picked: Callable[[Array], Array]
     xp = namespace(batch.model_mask)
     rows: dict[Dimension, Array] = {}
     if "turn" in given:
-        rows["turn"] = _counted(given["turn"], "turn")
+        rows["turn"] = _counted(batch, given["turn"], "turn")
     if "policy_lag" in given:
-        rows["policy_lag"] = _counted(given["policy_lag"], "policy_lag")
+        rows["policy_lag"] = _counted(batch, given["policy_lag"], "policy_lag")
     if "control" in given:
         rows["control"] = ~given["control"] * np.int32(1)
     if "advantages" in given:
@@ -191,18 +191,21 @@ def _shared(ids: Array, counted: Array) -> Array:
     return shared
 
 
-def _counted(values: Array, dimension: Dimension) -> Array:
+def _counted(batch: TokenBatch, values: Array, dimension: Dimension) -> Array:
     """Rows of 0, 1, 2 and so on, the last for all that are larger; none for what is negative."""
-    last = size(dimension) - 1
-    xp = namespace(values)
-    return xp.where(values < 0, last + 1, xp.clip(values, 0, last))
+    none = size(dimension)
+    return _looked_up(values, batch.beside(np.array([none, *range(none)], np.int32)))
 
 
 def _named(batch: TokenBatch, dimension: Literal["tool", "env"], codes: Array, names: Names) -> Array:
-    known = batch.names[dimension]
-    table = batch.beside(names.table(dimension, known))
-    xp = namespace(codes)
-    return table[xp.where(codes < 0, len(known) + 1, xp.clip(codes, 0, len(known)))]
+    return _looked_up(codes, batch.beside(names.table(dimension, batch.names[dimension])))
+
+
+def _looked_up(codes: Array, table: Array) -> Array:
+    """The entry of each code: `table` has first that of negative ones, then of 0, 1 and so on, last of all larger."""
+    if isinstance(codes, np.ndarray):
+        return table.take(np.add(codes, 1, dtype=np.int64, casting="unsafe"), mode="clip")
+    return table[namespace(codes).clip(codes.long() + 1, 0, len(table) - 1)]
 
 
 def _is_late(batch: TokenBatch, tool: Array) -> Array:

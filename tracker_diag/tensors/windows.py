@@ -57,8 +57,6 @@ class PairWindow:
         """Merge of the reference period, which begins `burn_in` steps after the pair's first signal and lasts
         until it has `baseline` steps and the tokens that a p99 needs."""
         self._of_sequences = np.zeros((len(SEQUENCE_ROWS), 2, BINS), np.int64)
-        self._by_slice = np.zeros((len(ROWS), 2, BINS), np.int64)
-        """Of `context` in `total`, all groups together."""
         self._context: dict[str, SliceWindow] = {}
         """Of `context`, while no step comes."""
         self._then: list[IntArray] = []
@@ -111,7 +109,6 @@ class PairWindow:
             for dimension, counted in oldest.sketches.items():
                 add_sparse(self.total[dimension], counted.cells, -1)
             add_sparse(self._of_sequences, oldest.sequence_sketch.cells, -1)
-            np.subtract.at(self._by_slice.reshape(-1), *oldest.by_slice)
         self._number += 1
         self._recent.append(step)
         self.signal = any(step.signal for step in self._recent)
@@ -140,7 +137,7 @@ class PairWindow:
         """Let all steps leave the window."""
         self._recent.clear()
         self.total, self._context, self.signal = {}, {}, False
-        self._of_sequences[:], self._by_slice[:] = 0, 0
+        self._of_sequences[:] = 0
         for counts in (*self._all_fresh, *self._longer):
             counts.clear()
 
@@ -149,7 +146,6 @@ class PairWindow:
         self._context = {}
         _add(self.total, step.sketches)
         add_sparse(self._of_sequences, step.sequence_sketch.cells)
-        np.add.at(self._by_slice.reshape(-1), *step.by_slice)
         self._fresh.count(step.sketches["context"].cells)
         for dimension in CELLS:
             if dimension in step.sketches:
@@ -230,7 +226,7 @@ class PairWindow:
     @property
     def unknown(self) -> SliceWindow | None:
         """The window of the tokens whose context is unknown; None where there are none."""
-        if not self.total or not self._by_slice[-1].any():
+        if not self.total or not self.total["context"][-GROUPS:].any():
             return None
         counts = self.total["context"][-GROUPS:]
         then = self.baseline["context"][-GROUPS:].sum(axis=0) if self.baseline else None
@@ -246,7 +242,7 @@ class PairWindow:
         applied, update, whole = reached[:, :5], reached[:, 5:], reached.sum(axis=0)
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
         groups = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
-        counts = self._by_slice.copy()
+        counts = np.add.reduce(groups, axis=1)
         if self.baseline and not self._then:
             then = self.baseline["context"].reshape(len(ROWS), -1, BINS).sum(axis=1)
             self._then = [*then[: len(CONTEXT)], then.sum(axis=0)]
@@ -293,7 +289,7 @@ class PairWindow:
         self._recent.clear()
         self._recent.extend(steps)
         self.total, self.baseline, self._then, self._context, self.signal = {}, {}, [], {}, False
-        self._of_sequences[:], self._by_slice[:] = 0, 0
+        self._of_sequences[:] = 0
         for step in self._recent:
             self._count(step)
         self.signal = any(step.signal for step in self._recent)

@@ -1,6 +1,6 @@
 """The token table: rows of Arrow, one a token or one a sequence with lists, as the arguments of `observe` by step."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -70,7 +70,7 @@ def typed(where: str, rows: Any, layout: Layout, known: Mapping[str, int], first
     if layout.nested:
         columns.setdefault("sequence", pa.array(np.arange(first, first + n)))
         columns, n = _tokens_of(where, columns)
-    columns |= {name: pa.array(np.full(n, value)) for name, value in known.items() if name not in layout.names}
+    columns |= {name: pa.array(np.full(n, value)) for name, value in known.items() if name not in columns}
     return pa.table({name: _typed(where, name, values) for name, values in columns.items()})
 
 
@@ -133,34 +133,52 @@ def _tokens_of(where: str, columns: dict[str, Any]) -> tuple[dict[str, Any], int
     return tokens, len(row)
 
 
-def by_step(where: str, rows: Any, texts: Texts | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def by_step(
+    where: str, rows: Any, texts: Texts | None, step: int | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """The arguments of `Monitor.observe` for each step of `rows`, in rising order; rows may have any order.
+
+    Args:
+        where: what is read, for errors.
+        texts: numbers the texts of tokens; they are left out if None.
+        step: that of all rows, where they have only one.
 
     Raises:
         SourceError: rows that are there twice, or bytes that are no text.
     """
-    steps, sequence, position = (rows[name].to_numpy() for name in ("step", "sequence", "position"))
-    if not _in_order(steps, sequence, position):
-        rows = rows.take(np.lexsort((position, sequence, steps)))
-        steps, sequence, position = (rows[name].to_numpy() for name in ("step", "sequence", "position"))
-        same = (np.diff(steps) == 0) & (np.diff(sequence) == 0) & (np.diff(position) == 0)
+    keys = ("sequence", "position") if step is not None else ("step", "sequence", "position")
+    if not _in_order([rows[name].to_numpy() for name in keys]):
+        order = [rows[name].to_numpy() for name in keys]
+        rows = rows.take(np.lexsort(order[::-1]))
+        order = [rows[name].to_numpy() for name in keys]
+        same = np.logical_and.reduce([np.diff(values) == 0 for values in order])
         if twice := int(same.sum()):
             at = int(same.argmax())
-            first = f"step {steps[at]}, sequence {sequence[at]}, position {position[at]}"
+            first = ", ".join(f"{name} {rows[name][at]}" for name in ("step", "sequence", "position"))
             raise SourceError(
                 f"{where}: {twice} rows are there twice, the first of them {first}; give each sequence of a step a "
                 "number of its own"
             )
     columns = _Columns(where, rows, texts)
+    if step is not None:
+        yield step, columns.arguments(slice(0, len(rows)))
+        return
+    steps = rows["step"].to_numpy()
     for start, end in pairwise([*_changes(steps).tolist(), len(steps)]):
         yield int(steps[start]), columns.arguments(slice(start, end))
 
 
-def _in_order(steps: Array, sequence: Array, position: Array) -> bool:
-    """Whether rows are in the order of step, sequence and position, none of them twice."""
-    step_rises, step_same = steps[1:] > steps[:-1], steps[1:] == steps[:-1]
-    rises = (sequence[1:] > sequence[:-1]) | ((sequence[1:] == sequence[:-1]) & (position[1:] > position[:-1]))
-    return bool((step_rises | (step_same & rises)).all())
+def _in_order(keys: Sequence[Array]) -> bool:
+    """Whether rows are in the order of `keys`, the first of them first, none of them twice."""
+    *first, last = keys
+    new = np.logical_or.reduce([values[1:] != values[:-1] for values in first])
+    at = np.flatnonzero(new)
+    rises, same = np.zeros(len(at), np.bool_), np.ones(len(at), np.bool_)
+    for values in first:
+        rises |= same & (values[at + 1] > values[at])
+        same &= values[at + 1] == values[at]
+    falls = np.flatnonzero(last[1:] <= last[:-1])
+    return bool(rises.all() and new[falls].all())
 
 
 class _Columns:
@@ -177,12 +195,11 @@ class _Columns:
         for name, argument in (LOGPROB_COLUMNS | LABEL_COLUMNS | AUDIT_COLUMNS).items():
             if name in columns:
                 given[argument] = columns[name]
-        starts = _changes(columns["sequence"])
         if "tool" in columns:
             given["tool"], given["tool_names"] = _codes(columns["tool"], self._dictionary("tool"))
         for name in ("env", "prompt"):
             if name in columns:
-                given[name] = self._of_sequences(name, columns[name], starts)
+                given[name] = self._of_sequences(name, columns[name], _changes(columns["sequence"]))
         if self._texts and "token" in columns:
             given["token_ids"] = self._texts.ids(columns["token"])
         if "after_tool" in columns:
@@ -235,6 +252,8 @@ def _codes(codes: Array, names: list[str]) -> tuple[RowArray, list[str]]:
     """Codes in the order in which names first appear, −1 for no name, and the names that appear."""
     starts = _changes(codes)
     here = [code for code in dict.fromkeys(codes[starts].tolist()) if code >= 0 and names[code]]
+    if here == [*range(len(names))]:
+        return codes, names
     table = np.full(len(names) + 1, -1, np.int32)
     table[here] = np.arange(len(here))
     return table[codes], [names[code] for code in here]
