@@ -7,6 +7,8 @@ the machine is noisy; absolute times do not.
 import json
 import os
 import platform
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from performance_page import numbers, page
+from replay_rows import SEQUENCES, WIDTH, exact_quantiles, seconds_of, write
 from rich.console import Console
 from rich.table import Table
 
@@ -26,6 +29,7 @@ from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.observed import Observed
+from tracker_diag.runs.replay.replay import replay
 from tracker_diag.stats import kernel
 from tracker_diag.stats.histogram import quantiles, sketch
 from tracker_diag.stats.pareto import pareto_k_of
@@ -243,6 +247,30 @@ def tracker() -> dict[str, float]:
     return found | {"keys": sum(isinstance(record, Scalar) for record in records) + 1, "histograms": 6}
 
 
+def replayed() -> dict[str, float]:
+    """Million rows per CPU second from warm Parquet, of replay with the kernel, without it, and of exact quantiles."""
+    os.environ["POLARS_MAX_THREADS"] = "1"
+    steps = 8
+    with tempfile.TemporaryDirectory() as folder:
+        write(tokens := Path(folder) / "tokens", rows := steps * WIDTH * SEQUENCES)
+        ours = lambda: replay(tokens)
+        contenders = {"replay": ours, "by numpy": by_numpy(ours), **exact_quantiles(tokens)}
+        taken: dict[str, list[float]] = {name: [] for name in contenders}
+        for _ in range(4):
+            for name, call in contenders.items():
+                taken[name].append(seconds_of(call)[0])
+        return {name: rows / median(seconds[1:]) / 1e6 for name, seconds in taken.items()}
+
+
+def imported() -> dict[str, float]:
+    """CPU seconds of a fresh process that imports numpy, and of one that imports the package."""
+    found: dict[str, float] = {}
+    for name in ("numpy", "tracker_diag"):
+        call = lambda name=name: subprocess.run([sys.executable, "-c", f"import {name}"], check=True)
+        found[name] = median(seconds_of(call)[0] for _ in range(ROUNDS))
+    return found
+
+
 def machine() -> str:
     """The processor as the system names it, and the versions that matter."""
     info = Path("/proc/cpuinfo")
@@ -259,7 +287,7 @@ def main() -> None:
     if kernel.kernel() is None:
         raise SystemExit("no kernel was compiled: install with a C compiler, `make bench` does so")
     result: dict[str, Any] = {"machine": machine()}
-    for measure in (sketch_against_others, accuracy, observe, rules, tracker):
+    for measure in (sketch_against_others, accuracy, observe, replayed, rules, tracker, imported):
         result[measure.__name__] = measure()
     build = ROOT / "build"
     build.mkdir(exist_ok=True)

@@ -5,11 +5,13 @@
 
 A billion rows take 60 MB of disk: a step is a folder, and all but the first few are links to the files of these.
 polars and DuckDB are compared where they are installed, by step and slice with the quantiles that a report has. The
-wide run, with several processes, is timed alone.
+wide run, with several processes, is timed alone, once, and says on the way how much memory all processes have.
 """
 
 import argparse
 import importlib.util
+import json
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -83,7 +85,43 @@ def _duckdb(folder: Path) -> Callable[[], object]:
     return lambda: duckdb.sql(f"SET threads = 1; {rows}; {query}").fetchall()
 
 
-def _seconds(call: Callable[[], object]) -> tuple[float, float]:
+def exact_quantiles(folder: Path) -> dict[str, Callable[[], object]]:
+    """What replay is held against, of the libraries that are installed."""
+    exact = {"polars": _polars, "duckdb": _duckdb}
+    return {name: make(folder) for name, make in exact.items() if importlib.util.find_spec(name)}
+
+
+class _Progress:
+    """Says every twentieth part of the rows how fast they come, and how much memory all processes have."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows, self._done, self._said, self._start = rows, 0, 0, time.perf_counter()
+        self.memory: list[tuple[int, int]] = []
+        """Rows that were done, and megabytes then."""
+
+    def __call__(self, rows: int) -> None:
+        self._done += rows
+        if self._done - self._said >= self._rows / 20:
+            self._said, seconds = self._done, time.perf_counter() - self._start
+            self.memory.append((self._done, _memory() >> 20))
+            line = f"{self._done:,} rows in {seconds:.0f} s, {self._done / seconds / 1e6:.2f}M a second"
+            Console().print(f"{line}; {self.memory[-1][1]} MB in all processes")
+
+
+def _memory() -> int:
+    """Bytes that this process and its children have in memory, pages that they share counted in each."""
+    pages, parents = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[folder.name] = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            pages[folder.name] = int((folder / "statm").read_text().split()[1])
+        except OSError:  # it has ended meanwhile
+            continue
+    mine = str(os.getpid())
+    return os.sysconf("SC_PAGE_SIZE") * sum(n for pid, n in pages.items() if mine in (pid, parents[pid]))
+
+
+def seconds_of(call: Callable[[], object]) -> tuple[float, float]:
     """CPU and wall seconds of a call, of this process and of those that it waited for."""
     start, before = time.perf_counter(), _used()
     call()
@@ -93,6 +131,23 @@ def _seconds(call: Callable[[], object]) -> tuple[float, float]:
 def _used() -> float:
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)
+
+
+def compare(folder: Path, rows: int, rounds: int) -> None:
+    """Replay in this process, and exact quantiles, in turn."""
+    contenders: dict[str, Callable[[], object]] = {"replay": lambda: replay(folder), **exact_quantiles(folder)}
+    for turn in range(rounds):
+        for name, call in contenders.items():
+            cpu, wall = (rows / seconds / 1e6 for seconds in seconds_of(call))
+            Console().print(f"{turn} {name}: {cpu:.2f}M rows per CPU second, {wall:.2f}M a second")
+
+
+def go_wide(folder: Path, rows: int, workers: int) -> None:
+    """Replay in several processes; what docs/performance.md says of it is printed as JSON."""
+    progress = _Progress(rows)
+    cpu, wall = seconds_of(lambda: replay(folder, workers=workers, progress=lambda _: progress))
+    measured = {"rows": rows, "seconds": wall, "cpu_seconds": cpu, "memory": progress.memory}
+    Console().print_json(json.dumps({"machine": "", **measured}))
 
 
 def main() -> None:
@@ -105,19 +160,10 @@ def main() -> None:
     if not given.folder.exists():
         write(given.folder, given.rows)
     rows = len([*given.folder.iterdir()]) * WIDTH * SEQUENCES
-    contenders: dict[str, Callable[[], object]] = {"replay": lambda: replay(given.folder, workers=given.workers)}
-    if given.workers == 1:
-        exact = {"polars": _polars, "duckdb": _duckdb}
-        contenders |= {name: make(given.folder) for name, make in exact.items() if importlib.util.find_spec(name)}
-    screen = Console()
-    for turn in range(given.rounds):
-        for name, call in contenders.items():
-            cpu, wall = _seconds(call)
-            screen.print(
-                f"{turn} {name}: {rows / cpu / 1e6:.2f}M rows per CPU second, {rows / wall / 1e6:.2f}M a second"
-            )
-    kilobytes = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    screen.print(f"{rows:,} rows; memory at most {kilobytes[0] // 1024} MB here, {kilobytes[1] // 1024} MB in a worker")
+    if given.workers > 1:
+        go_wide(given.folder, rows, given.workers)
+    else:
+        compare(given.folder, rows, given.rounds)
 
 
 if __name__ == "__main__":
