@@ -166,19 +166,40 @@ def test_no_dependency_of_any_extra_has_a_licence_that_binds_its_users(metadata)
     assert {name: text for name, text in stated.items() if re.search(r"(?<!L)GPL|SSPL", text)} == {}
 
 
+def built_elsewhere(folder, *arguments, **environment):
+    """What a copy of the working tree, with another time of change, is built to."""
+    copy = folder / "source"
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for file in filter(None, files.split("\0")):
+        if (ROOT / file).exists():
+            (copy / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / file, copy / file)
+    command = [sys.executable, "-m", "hatchling", "build", *arguments, "--directory", folder / "dist"]
+    subprocess.run(command, cwd=copy, check=True, capture_output=True, env=os.environ | environment)
+    return sorted((folder / "dist").iterdir())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("compiler", "kind", "counts"), [("cc", "linux", "the compiled kernel"), ("no", "any", "numpy")])
+def test_a_wheel_says_whether_it_was_built_with_a_compiler(compiler, kind, counts, tmp_path):
+    if compiler == "cc" and not shutil.which(compiler):
+        pytest.skip("no compiler here")
+    (wheel,) = built_elsewhere(tmp_path, "--target", "wheel", CC=compiler)
+    assert kind in wheel.name
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = "import tracker_diag as td; print(td.__file__); td.Monitor().explain()"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+    assert said.startswith(str(tmp_path / "site"))
+    assert f"counted by {counts}" in said
+
+
 @pytest.mark.nightly
 def test_wheel_and_sdist_are_built_to_the_same_bytes_twice(tmp_path):
     hashes = []
     for name in ("first", "second"):
-        copy = tmp_path / name
-        files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        for file in filter(None, files.split("\0")):
-            if (ROOT / file).exists():
-                (copy / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / file, copy / file)  # with another time of change
-        command = [sys.executable, "-m", "hatchling", "build", "--directory", tmp_path / f"dist-{name}"]
-        subprocess.run(command, cwd=copy, check=True, capture_output=True)
-        built = sorted((tmp_path / f"dist-{name}").iterdir())
+        built = built_elsewhere(tmp_path / name)
         hashes.append({file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in built})
     assert hashes[0] == hashes[1]
     assert {Path(name).suffix for name in hashes[0]} == {".whl", ".gz"}
