@@ -10,8 +10,8 @@ MILLION = 1 << 20
 KERNEL = (
     "A C function, tracker_diag/stats/kernel.c, counts and sums in one pass. It is built with the wheel; numpy does",
     "the same where there was no compiler. For a shorter pass numba took 1.8 s to import and 4.8 s to compile. It",
-    "needs 189 MB and a cache folder, and each call took about 3 times as long. The C file is 80 KB built, and fits every",
-    "Python. It costs nothing at import, starts no thread, and holds no state that a fork could break.",
+    "needs 189 MB and a cache folder, and each call took about 3 times as long. The C file is 80 KB built, and fits",
+    "every Python. It costs nothing at import, starts no thread, and holds no state that a fork could break.",
     "`run.diag.explain()` says which of the two counts.",
 )
 """Why it is as it is: measured in one process with numba 0.68.1, 194,464 tokens and three partitions."""
@@ -79,6 +79,18 @@ def _on_a_gpu(result: dict[str, Any]) -> str:
 each step. The aim is 1.02×.
 - `preflight` estimates the memory of a training step at {min(ratios):.2f} to {max(ratios):.2f} of what {len(ratios)} \
 real ones allocate: dense models, a mixture, LoRA, frozen ones in fp8.
+"""
+
+
+def _of_any_size(run: dict[str, Any]) -> str:
+    """What tests/benchmarks/replay_rows.py measured on a table of a billion rows, in words."""
+    (_, early), *_, (_, late) = run["memory"]
+    most = max(megabytes for _, megabytes in run["memory"])
+    return f"""\
+{run["rows"]:,} rows went through `python tests/benchmarks/replay_rows.py --rows 1_000_000_000 --workers 2` in \
+{run["seconds"]:,.0f} s, on: {run["machine"]}. That is {run["rows"] / run["seconds"] / 1e6:.2f} million a second, and \
+{run["rows"] / run["cpu_seconds"] / 1e6:.2f} million per CPU second. All processes together had {early:.0f} MB after a \
+twentieth of the rows, {late:.0f} MB at the end, {most:.0f} MB at most. Pages that they share count in each.
 """
 
 
