@@ -180,7 +180,9 @@ def built_elsewhere(folder, *arguments, **environment):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("compiler", "kind", "counts"), [("cc", "linux", "the compiled kernel"), ("no", "any", "numpy")])
+@pytest.mark.parametrize(
+    ("compiler", "kind", "counts"), [("cc", "linux", "the compiled kernel"), ("no", "any", "numpy")]
+)
 def test_a_wheel_says_whether_it_was_built_with_a_compiler(compiler, kind, counts, tmp_path):
     if compiler == "cc" and not shutil.which(compiler):
         pytest.skip("no compiler here")
