@@ -20,8 +20,8 @@ __all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsCallback"]
 INSTALLED_AS = ("stable-baselines3",)
 TESTED = "2.9"
 SEES: dict[str, str] = {
-    "policy": "PPO, and sb3-contrib's recurrent PPO without its padding: each action's log-probability in the last epoch "
-    "of an update, less that at the time of sampling",
+    "policy": "PPO, and sb3-contrib's recurrent PPO without its padding: each action's log-probability in the last "
+    "epoch of an update, less that at the time of sampling",
     "env": "PPO with several environments: by their ids if these differ, else by their number",
     "advantage": "PPO: by the sign of the advantage, normalised if the loss normalises it",
     "samples": "any algorithm, of episodes that SB3's Monitor wrapper has seen to the end: return, is_success, "
