@@ -170,8 +170,8 @@ def test_episodes_that_never_end_are_named_though_dqn_logs_no_row(trainer, caplo
     more = {"learning_starts": 10_000} if kind is DQN else {}
     model = kind("MlpPolicy", Endless(gymnasium.make(task)), device="cpu", **more)
     model.learn(1_700, callback=DiagnosticsCallback(monitor=monitor))
-    ((step, said),) = monitor.events
-    assert (step, said[:28]) == (1_500, "no episode has ended in 1,50")
+    ((step, text),) = monitor.events
+    assert (step, text[:28]) == (1_500, "no episode has ended in 1,50")
     assert len([one for one in caplog.messages if "no episode has ended" in one]) == 1
     assert [finding.rule.id for finding in monitor.summary().findings] == ["ENV007"]
 

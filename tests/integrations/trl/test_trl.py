@@ -218,7 +218,7 @@ def others():
     asked = [{"prompt": row["prompt"]} for row in prompts(32)]
     scored = {"reward_funcs": lambda completions, **_: [0.01 * len(str(said)) for said in completions]}
     short = {"max_completion_length": 8}
-    told = [{"messages": [*row["prompt"], {"role": "assistant", "content": "07"}]} for row in prompts(32)]
+    dialogues = [{"messages": [*row["prompt"], {"role": "assistant", "content": "07"}]} for row in prompts(32)]
     hinted = [row | {"privileged_context": "07"} for row in prompts(32)]
     teacher = {"teacher_model": model}
     return {
@@ -233,8 +233,8 @@ def others():
         "a2po": (a2po.A2POTrainer, a2po.A2POConfig, prompts(32), short, scored),
         "sdpo": (sdpo.SDPOTrainer, sdpo.SDPOConfig, hinted, short, scored),
         "sdft": (sdft.SDFTTrainer, sdft.SDFTConfig, hinted, short, {}),
-        "gkd": (gkd.GKDTrainer, gkd.GKDConfig, told, {"max_new_tokens": 8}, teacher),
-        "iw_opd": (iw_opd.IWOPDTrainer, iw_opd.IWOPDConfig, told, short, teacher),
+        "gkd": (gkd.GKDTrainer, gkd.GKDConfig, dialogues, {"max_new_tokens": 8}, teacher),
+        "iw_opd": (iw_opd.IWOPDTrainer, iw_opd.IWOPDConfig, dialogues, short, teacher),
         "online_dpo": (online_dpo.OnlineDPOTrainer, online_dpo.OnlineDPOConfig, asked, {"max_new_tokens": 8}, scored),
         "distillation": (trl.DistillationTrainer, trl.DistillationConfig, asked, short, teacher),
         "reward": (trl.RewardTrainer, trl.RewardConfig, pairs, {}, {"model": scorer}),
