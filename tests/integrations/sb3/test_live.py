@@ -1,10 +1,14 @@
-"""What goes wrong in classic control is named while it trains, by the callback; each in a short run of PPO."""
+"""What goes wrong in classic control is named while it trains, by the callback; each in a short run."""
+
+import copy
 
 import gymnasium
+import numpy as np
 import pytest
 from stable_baselines3 import A2C, DQN, PPO, SAC, TD3
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor as Recorded
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv
 from tracker_diag_sb3 import DiagnosticsCallback
 from tracker_diag_sb3.callback import defined
@@ -120,11 +124,14 @@ class Endless(gymnasium.Wrapper):
 SMALL_NETS = {"policy_kwargs": {"net_arch": [64, 64]}, "batch_size": 64, "train_freq": 2, "learning_starts": 200}
 WITHOUT_RATIO = {
     "DQN": (DQN, "CartPole-v1", "Catch", 12_000, 1, SMALL_NETS | {
-        "learning_rate": 2e-3, "train_freq": 8, "gradient_steps": 6, "target_update_interval": 250,
-        "exploration_fraction": 0.2, "exploration_final_eps": 0.04, "buffer_size": 20_000}),
+        "learning_rate": 2e-3, "learning_starts": 500, "train_freq": 8, "gradient_steps": 6,
+        "target_update_interval": 250, "exploration_fraction": 0.2, "exploration_final_eps": 0.04,
+        "buffer_size": 20_000}),
     "SAC": (SAC, "Pendulum-v1", "Reach", 8_000, 1, SMALL_NETS | {"learning_rate": 1e-3}),
-    "TD3": (TD3, "Pendulum-v1", "Reach", 8_000, 1, SMALL_NETS | {"learning_rate": 1e-3, "gradient_steps": 2}),
-    "A2C": (A2C, "CartPole-v1", "Brake", 80_000, 8, {"learning_rate": 1e-3, "n_steps": 16, "gae_lambda": 0.95}),
+    "TD3": (TD3, "Pendulum-v1", "Reach", 8_000, 1, SMALL_NETS | {
+        "learning_rate": 1e-3, "gradient_steps": 2, "action_noise": NormalActionNoise(np.zeros(2), np.full(2, 0.1))}),
+    "A2C": (A2C, "CartPole-v1", "Brake", 80_000, 8, {
+        "learning_rate": 1e-3, "n_steps": 16, "gae_lambda": 0.95, "normalize_advantage": True}),
 }  # fmt: skip
 """Class, a task with a time limit, one that is learnt in so many steps, environments, and settings with which it is."""
 
@@ -137,7 +144,7 @@ def found_in(trainer, *, share=1.0, pays=1.0, **changes):
     kind, _, task, steps, many, settings = WITHOUT_RATIO[trainer]
     envs = DummyVecEnv([lambda: Paid(Recorded(TASKS[task]()), pays)] * many)
     envs.seed(1)
-    model = kind("MlpPolicy", envs, seed=1, device="cpu", **settings | changes)
+    model = kind("MlpPolicy", envs, seed=1, device="cpu", **copy.deepcopy(settings | changes))
     callback = DiagnosticsCallback(monitor=td.Monitor([], algorithm="ppo"))
     model.learn(int(share * steps), callback=callback)
     assert callback.monitor.failures == []
