@@ -9,7 +9,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, load
-from tracker_diag.metrics.own import BY_CANARY, SAMPLED
+from tracker_diag.metrics.own import BY_CANARY, BY_INTEGRATION, SAMPLED
 from tracker_diag.metrics.registry import training
 from tracker_diag.report.blocks import bars, heights
 from tracker_diag.rules.cases import load_cases, series
@@ -156,6 +156,7 @@ def _inputs(rule: Rule) -> list[str]:
         givers = [file.framework for file in alias_files() if name in file.metrics and file.framework != GENERIC]
         given = [f"`samples` with {SAMPLED[name]}"] if name in SAMPLED else []
         given += ["[a canary](../canary.md)"] if name in BY_CANARY else []
+        given += [f"the integration of {BY_INTEGRATION[name]}"] if name in BY_INTEGRATION else []
         given += [f"logs of {', '.join(givers)}"] if givers else []
         rows.append(f"| `{name}` | {metric.unit} | {_cell(metric.meaning)} | {'; '.join(given) or NOBODY} |")
     slices = {ref.slice for ref in rule.series() if ref.stat and ref.slice and ":" in ref.slice}
@@ -235,6 +236,7 @@ def eyes_page() -> str:
     for name, rules in sorted(readers.items(), key=lambda item: -len(item[1])):
         givers = [file.framework for file in alias_files() if name in file.metrics and file.framework != GENERIC]
         givers += [f"`samples` with {SAMPLED[name]}"] if name in SAMPLED else []
+        givers += [f"the integration of {BY_INTEGRATION[name]}"] if name in BY_INTEGRATION else []
         meaning = _cell(training(name).meaning)
         rows.append(f"| `{name}` | {meaning} | {', '.join(rules)} | {', '.join(givers) or NOBODY} |")
     tensors = [f"| {PAIRS[pair]} | `{pair}` | {', '.join(rules)} |" for pair, rules in of_tensors.items()]

@@ -20,13 +20,17 @@ __all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsCallback"]
 INSTALLED_AS = ("stable-baselines3",)
 TESTED = "2.9"
 SEES: dict[str, str] = {
-    "policy": "PPO: each action's log-probability in the last epoch of an update, less that at the time of sampling",
+    "policy": "PPO, and sb3-contrib's recurrent PPO without its padding: each action's log-probability in the last "
+    "epoch of an update, less that at the time of sampling",
     "env": "PPO with several environments: by their ids if these differ, else by their number",
     "advantage": "PPO: by the sign of the advantage, normalised if the loss normalises it",
     "samples": "any algorithm, of episodes that SB3's Monitor wrapper has seen to the end: return, is_success, "
-    "TimeLimit.truncated and environment",
+    "TimeLimit.truncated and environment. Their mean is the reward that rules look at, and not rollout/ep_rew_mean, a "
+    "mean of the last hundred. A2C, DQN, SAC and TD3 have a row of ours each hundredth of the run besides those logged",
+    "learner": "any algorithm: how large a step's reward is as the learner gets it, whether it agrees with the return "
+    "that the wrapper has recorded, and how many time limits have passed without the end of an episode",
     "metrics": "all that the model's logger dumps, of any algorithm, under its step",
-    "not": "A2C, DQN, SAC and TD3 have no ratio, and sb3-contrib's recurrent PPO pads its batches: metrics alone. "
+    "not": "A2C, DQN, SAC and TD3 have no ratio: metrics and episodes alone. "
     "There are no tools, so every action is text_only, and rules about post_tool stay blind",
 }
 

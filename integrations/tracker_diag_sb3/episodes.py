@@ -36,7 +36,7 @@ class Episodes:
 
     def __init__(self, envs: Any, begun_at: int) -> None:
         self._begun_at, self._steps = begun_at, 0
-        self._limit = getattr(envs.get_attr("spec")[0], "max_episode_steps", None) or UNLIMITED
+        self._limit: int = getattr(envs.get_attr("spec")[0], "max_episode_steps", None) or UNLIMITED
         self.ended: deque[dict[str, Any]] = deque(maxlen=MOST)
         """Those that have ended since the last row."""
         self._any, self._warned = False, False
@@ -109,5 +109,5 @@ class Episodes:
             "env": [str(names[episode["place"]]) for episode in ended],
         }
         if any("is_success" in episode for episode in ended):
-            columns["success"] = [float(found["is_success"]) if "is_success" in found else None for found in ended]
+            columns["success"] = [float(info["is_success"]) if "is_success" in info else None for info in ended]
         return columns

@@ -1,6 +1,7 @@
 """The callback that hears what a trainer logs, and looks over the shoulder of GRPO's loss."""
 
 import logging
+import math
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -180,6 +181,8 @@ def clip(args: Any) -> tuple[float, float]:
     low, high = clip_range(getattr(args, "epsilon", None), getattr(args, "epsilon_high", None))
     if getattr(args, "loss_type", "") == "cispo":  # there it bounds the weight itself, and nothing does below
         return 0.999, max(high - 1.0, 0.01)
+    if any(kind.__name__ == "GMPOConfig" for kind in type(args).__mro__):  # there it bounds the log-ratio
+        return -math.expm1(-low), math.expm1(high)
     return low, high
 
 

@@ -1,15 +1,20 @@
-"""What goes wrong in classic control is named while it trains, by the callback; each in a short run of PPO."""
+"""What goes wrong in classic control is named while it trains, by the callback; each in a short run."""
+
+import copy
 
 import gymnasium
+import numpy as np
 import pytest
-from stable_baselines3 import DQN, PPO
+from stable_baselines3 import A2C, DQN, PPO, SAC, TD3
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor as Recorded
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv
 from tracker_diag_sb3 import DiagnosticsCallback
 from tracker_diag_sb3.callback import defined
 
 import tracker_diag as td
+from tests.faults.tasks import TASKS
 from tracker_diag.testing import CapturingTracker
 
 pytestmark = pytest.mark.slow
@@ -110,19 +115,72 @@ def test_an_episode_that_never_ends_is_told_once_and_one_that_does_is_not(caplog
     assert "no episode has ended" not in caplog.text
 
 
-@pytest.mark.slow
-def test_a_dqn_whose_episodes_never_end_is_named_though_it_logs_no_row(caplog):
-    class Endless(gymnasium.Wrapper):
-        def step(self, action):
-            seen, reward, ended, cut, info = self.env.step(action)
-            return (self.env.reset()[0] if ended or cut else seen), reward, False, False, info
+class Endless(gymnasium.Wrapper):
+    def step(self, action):
+        seen, reward, ended, cut, info = self.env.step(action)
+        return (self.env.reset()[0] if ended or cut else seen), reward, False, False, info
 
+
+SMALL_NETS = {"policy_kwargs": {"net_arch": [64, 64]}, "batch_size": 64, "train_freq": 2, "learning_starts": 200}
+WITHOUT_RATIO = {
+    "DQN": (DQN, "CartPole-v1", "Catch", 12_000, 1, SMALL_NETS | {
+        "learning_rate": 2e-3, "learning_starts": 500, "train_freq": 8, "gradient_steps": 6,
+        "target_update_interval": 250, "exploration_fraction": 0.2, "exploration_final_eps": 0.04,
+        "buffer_size": 20_000}),
+    "SAC": (SAC, "Pendulum-v1", "Reach", 8_000, 1, SMALL_NETS | {"learning_rate": 1e-3}),
+    "TD3": (TD3, "Pendulum-v1", "Reach", 8_000, 1, SMALL_NETS | {
+        "learning_rate": 1e-3, "gradient_steps": 2, "action_noise": NormalActionNoise(np.zeros(2), np.full(2, 0.1))}),
+    "A2C": (A2C, "CartPole-v1", "Brake", 80_000, 8, {
+        "learning_rate": 1e-3, "n_steps": 16, "gae_lambda": 0.95, "normalize_advantage": True}),
+}  # fmt: skip
+"""Class, a task with a time limit, one that is learnt in so many steps, environments, and settings with which it is."""
+
+
+def found_in(trainer, *, share=1.0, pays=1.0, **changes):
+    """Findings of a short training whose recorded return is the task's own: all, and those of an incident above info.
+
+    A2C logs a row in 12,800 steps, the others one in four episodes.
+    """
+    kind, _, task, steps, many, settings = WITHOUT_RATIO[trainer]
+    envs = DummyVecEnv([lambda: Paid(Recorded(TASKS[task]()), pays)] * many)
+    envs.seed(1)
+    model = kind("MlpPolicy", envs, seed=1, device="cpu", **copy.deepcopy(settings | changes))
+    callback = DiagnosticsCallback(monitor=td.Monitor([], algorithm="ppo"))
+    model.learn(int(share * steps), callback=callback)
+    assert callback.monitor.failures == []
+    summary = callback.monitor.summary()
+    fired = {finding.rule.id for finding in summary.findings if finding.fired is not None}
+    loud = [incident for incident in summary.incidents if incident.severity != "info"]
+    return fired, {finding.rule.id for incident in loud for finding in incident.findings}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("trainer", WITHOUT_RATIO)
+def test_faults_of_an_algorithm_without_a_ratio_are_named_in_the_run_and_its_healthy_twin_is_silent(trainer):
+    faults = {"REW004", "CRI003", "OUT001", "OUT003"}
+    assert not faults & found_in(trainer)[0]
+    flipped, alerted = found_in(trainer, pays=-1.0)
+    assert "REW004" in flipped
+    assert {"OUT001", "OUT003"} & alerted
+    assert {"OUT001", "OUT003"} & found_in(trainer, learning_rate=0.1)[1]
+    assert "CRI003" in found_in(trainer, pays=1e4)[0]
+
+
+def test_a_sign_that_is_flipped_is_named_in_the_first_fifth_though_the_trainer_has_logged_one_row():
+    assert "REW004" in found_in("A2C", share=0.2, pays=-1.0)[0]
+
+
+@pytest.mark.parametrize("trainer", ["A2C", "DQN"])
+def test_episodes_that_never_end_are_named_though_dqn_logs_no_row(trainer, caplog):
+    kind, task, *_ = WITHOUT_RATIO[trainer]
     monitor = td.Monitor()
-    model = DQN("MlpPolicy", Endless(gymnasium.make("CartPole-v1")), learning_starts=10_000, device="cpu")
-    model.learn(1_600, callback=DiagnosticsCallback(monitor=monitor))
-    ((step, said),) = monitor.events
-    assert (step, said[:28]) == (1_500, "no episode has ended in 1,50")
+    more = {"learning_starts": 10_000} if kind is DQN else {}
+    model = kind("MlpPolicy", Endless(gymnasium.make(task)), device="cpu", **more)
+    model.learn(1_700, callback=DiagnosticsCallback(monitor=monitor))
+    ((step, text),) = monitor.events
+    assert (step, text[:28]) == (1_500, "no episode has ended in 1,50")
     assert len([one for one in caplog.messages if "no episode has ended" in one]) == 1
+    assert [finding.rule.id for finding in monitor.summary().findings] == ["ENV007"]
 
 
 @pytest.mark.nightly

@@ -114,6 +114,7 @@ SETTINGS = {
     "sequence": {"importance_sampling_level": "sequence", "epsilon": 3e-4},
     "evaluated": {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8},
     "peft": {},
+    "gmpo": {"epsilon": 0.4},
 }
 
 
@@ -123,11 +124,18 @@ def test_every_token_of_every_micro_batch_is_counted_in_its_slice(tmp_path, capl
     from datasets import Dataset
     from peft import LoraConfig
     from task import prompts
-    from train import SMALL, grpo, watched
+    from train import SMALL, Tapped, grpo, watched
+    from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
+    class TappedGMPO(Tapped, GMPOTrainer):
+        """GMPO, whose tokens are counted too."""
+
+    kinds = {"kind": TappedGMPO, "config": GMPOConfig} if name == "gmpo" else {}
     lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     more = {"peft": {"peft_config": lora}, "evaluated": {"eval_dataset": Dataset.from_list(prompts(8, seed=3))}}
-    run = watched(grpo(tmp_path, more=more.get(name), **SMALL | SETTINGS[name]))
+    run = watched(grpo(tmp_path, more=more.get(name), **kinds, **SMALL | SETTINGS[name]))
+    if name == "gmpo":  # whose limits are those of the log-ratio
+        assert run.monitor.clip == pytest.approx((0.32968, 0.49182), abs=1e-5)
     assert (counts_every_token(run) > 0) == (name != "no_tools")
     assert algorithm_of(run.monitor.config) == ("gspo" if name == "sequence" else "grpo")
     assert about_us(caplog) == []
@@ -203,13 +211,16 @@ def others():
     import trl
     from task import prompts
     from train import model
-    from trl.experimental import a2po, cpo, gmpo, online_dpo, orpo, sdpo, tpo
+    from trl.experimental import a2po, cpo, gkd, gmpo, iw_opd, online_dpo, orpo, sdft, sdpo, tpo
 
     pairs = [{"prompt": f"get {i}", "chosen": " 07", "rejected": " 70"} for i in range(32)]
     labelled = [{"prompt": p["prompt"], "completion": p["chosen"], "label": i % 2 == 0} for i, p in enumerate(pairs)]
     asked = [{"prompt": row["prompt"]} for row in prompts(32)]
     scored = {"reward_funcs": lambda completions, **_: [0.01 * len(str(said)) for said in completions]}
     short = {"max_completion_length": 8}
+    dialogues = [{"messages": [*row["prompt"], {"role": "assistant", "content": "07"}]} for row in prompts(32)]
+    hinted = [row | {"privileged_context": "07"} for row in prompts(32)]
+    teacher = {"teacher_model": model}
     return {
         "sft": (trl.SFTTrainer, trl.SFTConfig, [{"text": "get 4 07"} for _ in range(32)], {}, {}),
         "dpo": (trl.DPOTrainer, trl.DPOConfig, pairs, {}, {}),
@@ -220,18 +231,33 @@ def others():
         "rloo": (trl.RLOOTrainer, trl.RLOOConfig, prompts(32), short, scored),
         "gmpo": (gmpo.GMPOTrainer, gmpo.GMPOConfig, prompts(32), short | {"num_iterations": 2}, scored),
         "a2po": (a2po.A2POTrainer, a2po.A2POConfig, prompts(32), short, scored),
-        "sdpo": (sdpo.SDPOTrainer, sdpo.SDPOConfig, [row | {"privileged_context": "07"} for row in prompts(32)],
-                 short, scored),
+        "sdpo": (sdpo.SDPOTrainer, sdpo.SDPOConfig, hinted, short, scored),
+        "sdft": (sdft.SDFTTrainer, sdft.SDFTConfig, hinted, short, {}),
+        "gkd": (gkd.GKDTrainer, gkd.GKDConfig, dialogues, {"max_new_tokens": 8}, teacher),
+        "iw_opd": (iw_opd.IWOPDTrainer, iw_opd.IWOPDConfig, dialogues, short, teacher),
         "online_dpo": (online_dpo.OnlineDPOTrainer, online_dpo.OnlineDPOConfig, asked, {"max_new_tokens": 8}, scored),
-        "distillation": (trl.DistillationTrainer, trl.DistillationConfig, asked, short, {"teacher_model": model}),
+        "distillation": (trl.DistillationTrainer, trl.DistillationConfig, asked, short, teacher),
+        "reward": (trl.RewardTrainer, trl.RewardConfig, pairs, {}, {"model": scorer}),
     }  # fmt: skip
 
 
+def scorer():
+    """The checkpoint as a reward model."""
+    import torch
+    from task import CHECKPOINT
+    from transformers import Qwen2ForSequenceClassification
+
+    model = Qwen2ForSequenceClassification.from_pretrained(CHECKPOINT, num_labels=1, dtype=torch.float32)
+    model.config._name_or_path = str(CHECKPOINT)
+    return model
+
+
 ALGORITHMS = {"sft": "sft", "dpo": "dpo", "kto": "dpo", "orpo": "dpo", "rloo": "grpo", "online_dpo": "dpo"}
+OTHERS = ("reward", "cpo", "tpo", "gmpo", "a2po", "sdpo", "sdft", "gkd", "iw_opd", "distillation")
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", [*ALGORITHMS, "cpo", "tpo", "gmpo", "a2po", "sdpo", "distillation"])
+@pytest.mark.parametrize("name", [*ALGORITHMS, *OTHERS])
 def test_another_trainer_is_seen_by_what_it_logs_and_trains_as_without_us(tmp_path, name):
     from datasets import Dataset
     from task import tokenizer
@@ -244,9 +270,9 @@ def test_another_trainer_is_seen_by_what_it_logs_and_trains_as_without_us(tmp_pa
     def made():
         set_seed(0)
         args = config(**common(tmp_path) | {"max_steps": 4, "per_device_train_batch_size": 8} | settings)
-        given = {key: value() if value is model else value for key, value in more.items()}
-        data_set = Dataset.from_list(data)
-        return kind(model=model(), args=args, train_dataset=data_set, processing_class=tokenizer(), **given)
+        given = {key: value() if value in (model, scorer) else value for key, value in more.items()}
+        given = {"model": model(), "train_dataset": Dataset.from_list(data), "processing_class": tokenizer()} | given
+        return kind(args=args, **given)
 
     def outcome(trainer):
         history = [{key: value for key, value in row.items() if not any(part in key for part in timed)}
@@ -273,17 +299,16 @@ def test_swapped_labels_of_a_reward_model_are_named_and_a_drift_of_its_mean_scor
     import torch
     import trl
     from datasets import Dataset
-    from task import CHECKPOINT, tokenizer
+    from task import tokenizer
     from train import common, watched
-    from transformers import Qwen2ForSequenceClassification, set_seed
+    from transformers import set_seed
 
     class InOrder(trl.RewardTrainer):
         def _get_train_sampler(self, *args, **kwargs):
             return torch.utils.data.SequentialSampler(self.train_dataset)
 
     set_seed(0)
-    model = Qwen2ForSequenceClassification.from_pretrained(CHECKPOINT, num_labels=1, dtype=torch.float32)
-    model.config._name_or_path = str(CHECKPOINT)
+    model = scorer()
     texts = [(f" value {i % 10} amber cedar", f" value {(i + 3) % 10} delta north") for i in range(125 * 8)]
     pairs = [both[::-1] if swapped and i >= 70 * 8 else both for i, both in enumerate(texts)]
     data = [{"prompt": f"get {i % 50}", "chosen": a, "rejected": b} for i, (a, b) in enumerate(pairs)]

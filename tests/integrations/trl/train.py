@@ -67,7 +67,7 @@ class Widening(TrainerCallback):
         self.rows.append({"step": state.global_step, **logs})
 
 
-def grpo(folder, *, kind=Tapped, widening=(0, 1, 0.0), tools=True, more=None, **settings):
+def grpo(folder, *, kind=Tapped, config=trl.GRPOConfig, widening=(0, 1, 0.0), tools=True, more=None, **settings):
     """A GRPOTrainer with the tool; `settings` are those of its config, `more` goes to the trainer itself."""
     set_seed(0)
     tool = Lookup()
@@ -75,7 +75,7 @@ def grpo(folder, *, kind=Tapped, widening=(0, 1, 0.0), tools=True, more=None, **
     given |= {"tools": tool.tools()} if tools else {}
     trainer = kind(
         model(),
-        args=trl.GRPOConfig(**(common(folder) | {
+        args=config(**(common(folder) | {
             "per_device_train_batch_size": 32, "num_generations": 4, "steps_per_generation": 1,
             "max_completion_length": 64, "max_tool_calling_iterations": 1, "learning_rate": 1e-4,
         } | settings)),
