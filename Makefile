@@ -25,11 +25,12 @@ test: $(VENV)/.dev browser  ## with real servers, a browser and training
 
 check: lint types fast  ## what every change must pass first
 
-nightly: $(VENV)/.dev $(QUICKSTARTS) $(FRAMEWORKS) browser  ## what `test` leaves out; hours, and docs/chaos.json
+nightly: $(VENV)/.dev $(QUICKSTARTS) $(FRAMEWORKS) browser  ## what `test` leaves out; hours, docs/chaos.json and docs/soak.json
 	$(BIN)/pyright
 	$(PYTEST) -m nightly --timeout 3600
 	$(PYTEST) -m hypothesis --hypothesis-profile long --timeout 7200
 	$(BIN)/python tests/chaos/chaos.py --programs 1000 --out docs/chaos.json
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/chaos/soak.py --steps 100000 --out docs/soak.json
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from weakref import WeakSet
 
 from tracker_diag.errors import BatchError, DiagError, StepError, of_a_handler, signal_handlers
@@ -39,6 +39,11 @@ def folder() -> Path:
     return Path(os.environ.get(FOLDER, ".tracker_diag"))
 
 
+def opened(file: Path) -> TextIO:
+    """`file`, emptied, to be written to; nobody but its owner may read it."""
+    return os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8")
+
+
 def private(file: Path, text: str) -> None:
     """Write `text` to `file`, whole or not at all; nobody else may read it.
 
@@ -47,7 +52,7 @@ def private(file: Path, text: str) -> None:
     """
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as written:
+    with opened(part) as written:
         written.write(text)
     part.replace(file)
 

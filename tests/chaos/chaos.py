@@ -178,7 +178,7 @@ class Server:
         environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         server = subprocess.Popen(command, cwd=folder, env=environment, **quiet)
         stack.callback(lambda: (os.killpg(server.pid, signal.SIGKILL), server.wait()))
-        until = time.monotonic() + 240
+        until = time.monotonic() + 1200  # of a busy machine
         while True:
             with suppress(OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).close()

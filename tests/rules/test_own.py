@@ -9,6 +9,7 @@ from rich.console import Console
 from tracker_diag import Monitor, Rule, wrap
 from tracker_diag.errors import RuleError
 from tracker_diag.report.html import render_html
+from tracker_diag.report.note import note_on
 from tracker_diag.report.tables import findings_table
 from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.loader import catalog
@@ -17,6 +18,7 @@ from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.mlflow import tags as mlflow_tags
+from tracker_diag.trackers.tracker import LINKS, PICTURE
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     assert "<strong>Reward is low</strong>" in page
     assert "What to do" not in page
     assert "false alarm" not in page
-    note = mlflow_tags.verdict_note(summary, "0", "run")
+    note = mlflow_tags.with_links(note_on(summary, LINKS, PICTURE), "0", "run")
     assert note.startswith("**Watch. Reward is low, since step 3.** [Report]")
     assert "What to do" not in note
     assert finding.to_json()["remedy"] == []

@@ -20,6 +20,7 @@ def test_one_line_a_step_and_one_a_change_of_state(rng, make_batch, tmp_path):
         # Readable at once: nothing waits for the end of the run.
         assert len(lines(tmp_path / "new/folder/metrics.jsonl")) == step + 1
     monitor.close()
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "new/folder").iterdir()} == {0o600}
     rows = lines(tmp_path / "new/folder/metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert rows[1]["reward"] == 0.5

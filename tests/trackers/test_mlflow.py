@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 import requests
+from typer.testing import CliRunner
 
 from tracker_diag import DiagError, Monitor, wrap
+from tracker_diag.cli.app import app
 from tracker_diag.trackers.delivery import outbox
 from tracker_diag.trackers.mlflow.artifacts import TABLES_TAG
 from tracker_diag.trackers.mlflow.write import NOTE_TAG, MlflowTracker
@@ -69,9 +71,31 @@ def test_a_client_that_ends_its_run_writes_what_is_left(rng, make_batch, mlflow)
     assert client.list_artifacts(run_id, "diag")
 
 
+def test_what_a_run_could_not_send_is_brought_with_its_verdict(mlflow, journals, monkeypatch):
+    monkeypatch.setattr(outbox, "CLOSE_WITHIN", 0.5)
+    client = mlflow.MlflowClient()
+    run_id = client.create_run("0").info.run_id
+
+    class Away(mlflow.MlflowClient):
+        def log_batch(self, *args, **kwargs):
+            raise ConnectionError("away")
+
+        set_tag = log_batch
+
+    with Monitor([MlflowTracker(Away(), run_id)]) as monitor:
+        for step in range(3):
+            monitor.log({"loss": math.nan if step == 1 else 0.1}, step)
+    assert NOTE_TAG not in client.get_run(run_id).data.tags
+    done = CliRunner().invoke(app, ["flush", str(journals)])
+    assert done.exit_code == 0, done.output
+    note = client.get_run(run_id).data.tags[NOTE_TAG]
+    assert note.count("**Stop. NaN or infinity, since step 1.** [Report](#/experiments/0") == 1
+    assert "As of step" not in note  # it is that of the end, and not that of the alert
+
+
 def test_a_run_that_does_not_exist_is_told_at_set_up(mlflow):
-    with pytest.raises(mlflow.MlflowException, match="not found"):
-        MlflowTracker(mlflow.MlflowClient(), "0" * 32)
+    with pytest.raises(DiagError, match=r"run_id: '0+' given, expected a run at sqlite:.*not found"):
+        wrap(mlflow.MlflowClient(), run_id="0" * 32)
     with pytest.raises(DiagError, match="run_id: nothing given"):
         wrap(mlflow.MlflowClient())
 

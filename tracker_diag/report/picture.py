@@ -3,6 +3,8 @@
 import io
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +18,16 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 _turn = threading.Lock()
 """One thread draws at a time: several trackers may be written to, and matplotlib shares its fonts."""
+
+
+def ready() -> None:
+    """Import what draws, in the thread that sets a tracker up: later a thread of ours draws.
+
+    While a thread imports matplotlib, other threads find half of it in `sys.modules`. Trackio then drops a row.
+    """
+    with suppress(ImportError):  # `drawn` says that it is missing
+        import_module("tracker_diag.report.figures")
+        import_module("PIL.Image").preinit()
 
 
 def picture(summary: Summary) -> Drawing | None:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from tracker_diag.health import Health
 from tracker_diag.records import Drawing, Record, Table
+from tracker_diag.report.note import note_on
 from tracker_diag.report.picture import picture
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
@@ -15,7 +16,19 @@ from tracker_diag.rules.triage import Summary
 from tracker_diag.scrub import without_secrets
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.log import LogTracker
-from tracker_diag.trackers.tracker import End, Entry, Event, File, Metrics, Tracker, give, writing
+from tracker_diag.trackers.tracker import (
+    LINKS,
+    PICTURE,
+    End,
+    Entry,
+    Event,
+    File,
+    Metrics,
+    Tracker,
+    Verdict,
+    give,
+    writing,
+)
 
 BeforeSend: TypeAlias = Callable[[Entry], Entry | None]
 """Is given each entry before a tracker is; gives what is sent in its place, or None where nothing is to be."""
@@ -68,11 +81,11 @@ class FanOut:
     ) -> None:
         """One step of the run: the trainer's own metrics, our records, and what the rules say of them.
 
-        Where a person hears of something bad, the picture of the run `so_far` comes with it.
+        Where a person hears of something bad, the decision on the run `so_far` comes with it, and its picture.
         """
-        if any(notice.level != "info" for notice in notices):
-            records = [*records, *self._drawings(so_far)]
-        self._write(step, [Metrics(own), *records], [*changed, *notices])
+        loud = any(notice.level != "info" for notice in notices)
+        drawings, verdicts = self._decision(so_far, f"As of step {step}.") if loud else ([], [])
+        self._write(step, [Metrics(own), *records, *drawings], [*changed, *notices, *verdicts])
 
     def events(self, step: int, events: Sequence[str], changed: Sequence[Finding], notices: Sequence[Notice]) -> None:
         """What was done on purpose at `step`, and the findings that ended by it."""
@@ -80,19 +93,24 @@ class FanOut:
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """Write the end to all of them first: while one that is down is waited for, the others finish."""
-        self._write(summary.last_step or 0, self._drawings(lambda: summary), [End(summary, tables)])
+        drawings, verdicts = self._decision(lambda: summary)
+        self._write(summary.last_step or 0, drawings, [*verdicts, End(summary, tables)])
         for tracker in self._all:
             with self._guard():
                 tracker.close()
             self._collect(tracker)
 
-    def _drawings(self, so_far: Callable[[], Summary]) -> list[Drawing]:
-        """The picture of the run `so_far`, where there is somebody to show it and something to point at."""
+    def _decision(self, so_far: Callable[[], Summary], below: str = "") -> tuple[list[Drawing], list[Verdict]]:
+        """The picture and the verdict of the run `so_far`, where there is somebody to show them.
+
+        There is no picture where nothing is to be pointed at.
+        """
         if self.trackers:
             with self._health.guard("internal_errors"), writing():
-                shown = picture(so_far())
-                return [shown] if shown else []
-        return []
+                summary = so_far()
+                shown, note = picture(summary), note_on(summary, LINKS, PICTURE)
+                return [shown] if shown else [], [Verdict(f"{note}\n\n{below}".strip())]
+        return [], []
 
     def _write(self, step: int, together: Sequence[Entry], single: Sequence[Entry]) -> None:
         """Give entries to each tracker, each `single` one by itself: a record that cannot be written costs no alert."""
@@ -137,7 +155,7 @@ def scrubbed(entry: Entry) -> Entry:
     """An entry with stars in place of secrets in what it says."""
     if isinstance(entry, Notice):
         return replace(entry, title=without_secrets(entry.title), text=without_secrets(entry.text))
-    if isinstance(entry, Event | File):
+    if isinstance(entry, Event | Verdict | File):
         return replace(entry, text=without_secrets(entry.text))
     if isinstance(entry, End):
         return replace(entry, tables=[_table(table) for table in entry.tables])

@@ -67,6 +67,17 @@ class Event:
     text: str
 
 
+LINKS, PICTURE = "<!-- links -->", "<!-- picture -->"
+"""Where a tracker may put its own in a `Verdict`; in Markdown nobody sees them."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The decision on the run so far, in Markdown, for the page of the run; a later one takes its place."""
+
+    text: str
+
+
 @dataclass(frozen=True)
 class File:
     """A text to keep among the files of the run, as `diag/<name>`; one that is there is replaced."""
@@ -83,7 +94,7 @@ class End:
     tables: Sequence[Table]
 
 
-Entry: TypeAlias = Record | Metrics | Finding | Standing | Notice | Event | File | End
+Entry: TypeAlias = Record | Metrics | Finding | Standing | Notice | Event | Verdict | File | End
 """What is written to a tracker. A `Finding` is one that began, fired, was resolved or is explained by another."""
 
 RECORDS = (Scalar, Histogram, Table, Drawing)

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import TextIO
 
-from tracker_diag.health import folder
+from tracker_diag.health import folder, opened, private
 from tracker_diag.records import Scalar
 from tracker_diag.report.console import near
 from tracker_diag.rules.findings import Finding
@@ -32,9 +32,8 @@ class JsonlTracker(Tracker):
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._metrics: TextIO = (self.folder / "metrics.jsonl").open("w", encoding="utf-8")
-        self._findings: TextIO = (self.folder / "findings.jsonl").open("w", encoding="utf-8")
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._metrics, self._findings = opened(self.folder / "metrics.jsonl"), opened(self.folder / "findings.jsonl")
 
     @property
     def page(self) -> str:
@@ -56,9 +55,7 @@ class JsonlTracker(Tracker):
             elif isinstance(entry, Event):
                 _write(self._findings, {"step": step, "event": entry.text})
             elif isinstance(entry, File):
-                place = self.folder / entry.name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(entry.text, encoding="utf-8")
+                private(self.folder / entry.name, entry.text)
         if row:
             _write(self._metrics, {"step": step, **row})
 

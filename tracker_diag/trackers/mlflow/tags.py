@@ -2,12 +2,12 @@
 
 from collections.abc import Collection
 
-from tracker_diag.report.note import note_on
 from tracker_diag.rules.alerts import is_loud
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, incidents
-from tracker_diag.rules.triage import Summary, first_break
+from tracker_diag.rules.triage import first_break
 from tracker_diag.trackers.mlflow.view import view_path
+from tracker_diag.trackers.tracker import LINKS, PICTURE
 
 
 def tags_of(findings: Collection[Finding]) -> dict[str, str]:
@@ -33,9 +33,9 @@ def described(present: str, text: str) -> str:
     return f"{before}{NOTE_START}\n\n{text}\n\n{NOTE_END}{after}"
 
 
-def verdict_note(summary: Summary, experiment: str, run_id: str) -> str:
+def with_links(verdict: str, experiment: str, run_id: str) -> str:
     """The verdict for the run's description; MLflow folds all but its first lines. Links are on the page's server."""
     charts = f"[Charts]({view_path(experiment).removeprefix('/')})"
     report = f"[Report](#/experiments/{experiment}/runs/{run_id}/artifacts/diag/report.html)"
     picture = f"![Decision](get-artifact?path=diag/decision.png&run_uuid={run_id})"
-    return note_on(summary, f"{report} · {charts}", picture)
+    return verdict.replace(LINKS, f"{report} · {charts}").replace(PICTURE, picture)

@@ -12,15 +12,16 @@ from tracker_diag.errors import DiagError, require, require_installed
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import SAMPLES, Cell, Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
+from tracker_diag.report.picture import ready
 from tracker_diag.report.tables import CHECKPOINTS, events_table
 from tracker_diag.report.tokens import WORST
 from tracker_diag.rules.triage import Summary
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
-from tracker_diag.trackers.mlflow.answers import is_against_it, judged, status
+from tracker_diag.trackers.mlflow.answers import REFUSED, is_against_it, judged, status
 from tracker_diag.trackers.mlflow.artifacts import drawing_file, list_tables, put, rows_in, table_file, tail_file
-from tracker_diag.trackers.mlflow.tags import described, tags_of, verdict_note
+from tracker_diag.trackers.mlflow.tags import described, tags_of, with_links
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.trackers.tracker import (
     RECORDS,
@@ -35,6 +36,7 @@ from tracker_diag.trackers.tracker import (
     Standing,
     Tracker,
     Unavailable,
+    Verdict,
     is_a,
 )
 
@@ -54,6 +56,9 @@ MOST = 20 * BATCH
 LOCAL = ("sqlite:", "file:")
 """Beginnings of addresses that no credentials are sent to."""
 
+UNKNOWN = ("RESOURCE_DOES_NOT_EXIST", REFUSED)
+"""Error codes of an id that is no run's. Servers that are being redeployed answer 404 too, with other codes."""
+
 TRIES = 8
 """Times in a row that a store of artifacts answers 4xx to a file, after which it does not want it."""
 
@@ -71,15 +76,16 @@ class MlflowTracker(Tracker):
     """
 
     name = "mlflow"
-    takes = (*RECORDS, Standing, Event, File, End)
+    takes = (*RECORDS, Standing, Event, Verdict, File, End)
     library = "mlflow"
     pace = 1.0
 
     def __init__(self, client: Any, run_id: str, *, experiment: str = "") -> None:
         self._mlflow: Any = require("mlflow", "mlflow")
         require_installed("matplotlib", "mlflow")
+        ready()
         self._client, self.run_id = client, run_id
-        self._experiment = experiment or self._asked()
+        self._known_experiment = experiment or self._asked()
         self._metrics: list[Any] = []
         self._tags: dict[str, str] = {}
         """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
@@ -169,17 +175,26 @@ class MlflowTracker(Tracker):
         return {"run": self.run_id, "uri": without_password(str(self._client.tracking_uri))}
 
     def _asked(self) -> str:
-        """The run's experiment; empty where the server is away. An unknown run is reported at once."""
+        """The run's experiment; empty where the server is away or refuses to answer.
+
+        Raises:
+            DiagError: MLflow says that there is no such run.
+        """
         try:
             return str(self._client.get_run(self.run_id).info.experiment_id)
         except self._mlflow.exceptions.MlflowException as error:
-            if 400 <= error.get_http_status_code() < 500:
-                raise
+            if error.error_code in UNKNOWN:
+                at = without_password(str(self._client.tracking_uri))
+                raise DiagError(f"run_id: {self.run_id!r} given, expected a run at {at}; {error.message}") from error
             return ""
 
     @property
+    def _experiment(self) -> str:
+        self._known_experiment = self._known_experiment or self._asked()
+        return self._known_experiment
+
+    @property
     def page(self) -> str:
-        self._experiment = self._experiment or self._asked()
         if self._uri.startswith("http"):
             return f"{self._uri.rstrip('/')}/#/experiments/{self._experiment}/runs/{self.run_id}"
         return f"mlflow ui --backend-store-uri {self._uri}  # run {self.run_id}"
@@ -201,6 +216,8 @@ class MlflowTracker(Tracker):
                 self._tags |= tags_of(entry.findings)
             elif isinstance(entry, Event):
                 self._put_table(events_table([(step, entry.text)]))
+            elif isinstance(entry, Verdict):
+                self._tags[NOTE_TAG] = with_links(entry.text, self._experiment, self.run_id)
             elif isinstance(entry, File):
                 self._files[f"{PREFIX}{entry.name}"] = entry.text.encode
             elif isinstance(entry, End):
@@ -223,7 +240,6 @@ class MlflowTracker(Tracker):
         for record in records:
             if isinstance(record, Drawing):
                 self._pictures |= {f"{record.name}.png": partial(drawing_file, record), **self._tails}
-                self._tags[NOTE_TAG] = verdict_note(record.summary, self._experiment, self.run_id)
         charted = {record.name for record in records if record.name.startswith(RULE)} | {*tails}
         if not charted <= self._charted:
             self._charted |= charted
@@ -249,7 +265,7 @@ class MlflowTracker(Tracker):
     def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
         from tracker_diag.report.html import render_html
 
-        self._tags |= tags_of(summary.findings) | {NOTE_TAG: verdict_note(summary, self._experiment, self.run_id)}
+        self._tags |= tags_of(summary.findings)
         self._files[f"{PREFIX}findings.json"] = json.dumps(summary.to_json(), indent=1).encode
         self._files[f"{PREFIX}report.html"] = lambda: render_html(summary, tables).encode()
         for table in tables:

@@ -23,7 +23,7 @@ from tracker_diag.records import Drawing, Histogram, Scalar, Table
 from tracker_diag.report.console import near
 from tracker_diag.report.markdown import escaped, findings_text, markdown
 from tracker_diag.report.note import note_on
-from tracker_diag.report.picture import drawn, png_of
+from tracker_diag.report.picture import drawn, png_of, ready
 from tracker_diag.report.tables import brief
 from tracker_diag.trackers.panels import PLOTS
 from tracker_diag.trackers.tables import Tables
@@ -53,6 +53,7 @@ class TensorBoardTracker(Tracker):
     takes = (*RECORDS, Standing, Event, End)
 
     def __init__(self, folder: str | Path, writer: Any = None) -> None:
+        ready()
         self._folder, self._writer = str(folder), writer
         place = os.path.join(self._folder, PREFIX.rstrip("/"))  # noqa: PTH118  # it may be a bucket's address
         self._main = EventFile(place)

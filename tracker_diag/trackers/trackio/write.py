@@ -9,14 +9,13 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
-from importlib import import_module
+from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any
 
 from tracker_diag.errors import DiagError, require
 from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
-from tracker_diag.report.picture import Pixels, drawn
+from tracker_diag.report.picture import Pixels, drawn, ready
 from tracker_diag.report.tables import DECISION
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
@@ -52,8 +51,7 @@ class TrackioTracker(Tracker):
         if not hasattr(run, "_next_step"):
             version = getattr(self._trackio, "__version__", "of this version")
             raise DiagError(f"trackio {version}: does not count steps as 0.43 does, and your rows could get wrong ones")
-        with suppress(ImportError):  # while a thread imports it, Trackio drops each row that it is given
-            import_module("matplotlib.figure")
+        ready()
         self.run = run
         self._step = 0
         self._tables = Tables()
