@@ -156,16 +156,16 @@ SOAK = {
 def _soak(figures: list[dict[str, Any]]) -> list[str]:
     """The part on a long run, from what `tests/chaos/soak.py` has written."""
     parts = [part for part in figures if "steps" in part]
-    shown = [parts[i * (len(parts) - 1) // 4] for i in range(5)]
+    shown = [parts[i] for i in sorted({n * (len(parts) - 1) // 4 for n in range(5)})]
     rows = [(title, [part[name] for part in shown]) for name, title in SOAK.items()]
     reached = parts[-1]["steps"]
     short = "" if "health" in figures[-1] else f" These figures are of the first {reached:,} steps."
     return [
         "## A long run",
         "",
-        "`make nightly` also logs 100,000 steps to W&B, MLflow, Trackio, TensorBoard and plain files at once. It fails if",
-        "memory, the time of a step or the size of the journals grows. What trackers keep of each step must not grow",
-        f"either; all of it together does.{short}",
+        "`make nightly` also logs 100,000 steps to W&B, MLflow, Trackio, TensorBoard and plain files at once. It fails",
+        "if memory, the time of a step or the size of the journals grows. What trackers keep of each step must not",
+        f"grow either; all of it together does.{short}",
         "",
         *_rows([f"at step {part['steps']:,}" for part in shown], rows),
         "",
