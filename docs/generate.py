@@ -113,6 +113,7 @@ def chaos_page() -> str:
     """docs/chaos.md, from the figures of `make nightly`."""
     found = json.loads((DOCS / "chaos.json").read_text())
     rows: list[tuple[str, list[object]]] = [
+        ("played on", [one["played"] for one in found.values()]),
         ("programs", [one["programs"] for one in found.values()]),
         ("programs in which anything was wrong", [one["wrong"] for one in found.values()]),
         ("steps of the diagnostics", [one["steps"] for one in found.values()]),
