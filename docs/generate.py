@@ -123,6 +123,7 @@ def chaos_page() -> str:
     """docs/chaos.md, from the figures of `make nightly`."""
     found = json.loads((DOCS / "chaos.json").read_text())
     rows: list[tuple[str, list[object]]] = [
+        ("played on", [one["played"] for one in found.values()]),
         ("programs", [one["programs"] for one in found.values()]),
         ("programs in which anything was wrong", [one["wrong"] for one in found.values()]),
         ("steps of the diagnostics", [one["steps"] for one in found.values()]),
@@ -166,7 +167,7 @@ SOAK = {
 def _soak(figures: list[dict[str, Any]]) -> list[str]:
     """The part on a long run, from what `tests/chaos/soak.py` has written."""
     parts = [part for part in figures if "steps" in part]
-    shown = [parts[i * (len(parts) - 1) // 4] for i in range(5)]
+    shown = [parts[i] for i in sorted({n * (len(parts) - 1) // 4 for n in range(5)})]
     rows = [(title, [part[name] for part in shown]) for name, title in SOAK.items()]
     reached = parts[-1]["steps"]
     short = "" if "health" in figures[-1] else f" These figures are of the first {reached:,} steps."

@@ -22,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -262,6 +263,7 @@ def figures(results: list[dict[str, Any]]) -> dict[str, Any]:
         for kind in result["faults"] or ("none",):
             by_fault[kind] += 1
     return {
+        "played": f"{datetime.now().astimezone():%Y-%m-%d}",
         "programs": len(results),
         "with": dict(sorted(by_fault.items())),
         "wrong": sum(bool(result["wrong"]) for result in results),

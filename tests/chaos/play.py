@@ -339,7 +339,7 @@ Points = dict[tuple[int, str], set[str]]
 """Values, as text, by step and key."""
 
 
-def forked(call: Callable[[], object], log: Path, within: float = 120.0) -> int | None:
+def forked(call: Callable[[], object], log: Path, within: float = 900.0) -> int | None:
     """The status of a child that makes `call`; None if it had to be ended after so many seconds."""
     child = os.fork()
     if not child:

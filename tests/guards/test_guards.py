@@ -4,6 +4,7 @@ import atexit
 import json
 import shutil
 import threading
+import time
 
 import pytest
 from bandit import ILL, STEPS, Training, digest, guard, of_metric, rule
@@ -411,6 +412,13 @@ def test_a_rollback_waits_for_no_disk(tmp_path, monkeypatch):
     monitor.log({"loss": 2.0}, 4)
     assert monitor.decide().rollback_to.step == 0
     assert monitor.events[0][0] == 4
+
+
+def test_what_takes_long_to_read_is_waited_for_once(monkeypatch):
+    monkeypatch.setattr(checkpoints, "PATIENCE", 0.2)
+    reading, before = checkpoints.Reading(), time.monotonic()
+    assert not any(reading.is_done() for _ in range(20))
+    assert 0.2 <= time.monotonic() - before < 2.0  # of 4 if each waited
 
 
 def test_limits_outlive_a_rollback_that_takes_the_monitors_state_back(tmp_path, monkeypatch):

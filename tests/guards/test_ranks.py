@@ -16,7 +16,7 @@ from tracker_diag.tensors.store import ThroughStore
 from tracker_diag.testing import CapturingTracker
 
 STEPS, ILL = 14, 4
-WAIT = timedelta(milliseconds=60)
+WAIT = timedelta(milliseconds=180)
 
 
 class Together(ThroughStore):
@@ -52,7 +52,7 @@ def played(seed, world, folder):
     for step in range(3):
         (folder / f"{step}.bin").write_bytes(bytes([step]))
     store = dist.HashStore()
-    sleeps = {(rank, step): chance.choice([0.03, 0.07, 0.1]) for rank in range(world) for step in range(STEPS)
+    sleeps = {(rank, step): chance.choice([0.09, 0.21, 0.3]) for rank in range(world) for step in range(STEPS)
               if chance.random() < 0.08}  # fmt: skip
     dies = {rank: chance.randrange(ILL, STEPS) for rank in range(world) if chance.random() < 0.15}
     damaged = chance.randrange(ILL, STEPS) if chance.random() < 0.3 else STEPS

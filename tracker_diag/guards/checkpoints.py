@@ -7,13 +7,14 @@ Files are read in threads of their own, so that training does not wait for it: a
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Thread, get_ident
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from tracker_diag.errors import DiagError
 from tracker_diag.guards.whole import lacking
@@ -24,7 +25,7 @@ MOST = 256
 """Checkpoints that are kept in the register, the last ones."""
 
 PATIENCE = 0.5
-"""Seconds that a call waits for files to be read; what takes longer is asked for again at the next one."""
+"""Seconds from its beginning that a reading is waited for; what takes longer is asked for at later steps."""
 
 MANIFEST = "tracker_diag_manifest.json"
 """In the folder of a checkpoint; of a file it has the file's name in front."""
@@ -36,6 +37,8 @@ Check: TypeAlias = Callable[["Checkpoint"], str | None]
 """What is wrong with a checkpoint; empty if nothing is, None while that is not known."""
 
 CHUNK = 1 << 20
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,8 @@ class Register:
     def __init__(self) -> None:
         self._kept: dict[int, Checkpoint] = {}
         """Those without a digest are being read for the first time."""
-        self._underway: dict[int, Future[Manifest]] = {}
-        self._check: tuple[Checkpoint, Future[None]] | None = None
+        self._underway: dict[int, Reading[Manifest]] = {}
+        self._check: tuple[Checkpoint, Reading[None]] | None = None
         """The one that is being read again."""
         self._failed: list[BaseException] = []
         self.changed = False
@@ -110,7 +113,7 @@ class Register:
         Returns:
             The checkpoint, what is wrong with later ones, and whether that is certain: files may still be read.
         """
-        self._take_in(PATIENCE if checks else 0.0)
+        self._take_in(waits=bool(checks))
         wrong: list[str] = []
         for at, checkpoint in sorted(self._kept.items(), reverse=True):
             if not checkpoint.clean or at >= onset:
@@ -132,7 +135,7 @@ class Register:
         if self._check is None or self._check[0] != checkpoint:
             self._check = checkpoint, _in_background(partial(_same, checkpoint))
         check = self._check[1]
-        if not wait([check], PATIENCE).done:
+        if not check.is_done():
             return None
         return "" if check.exception() is None else str(check.exception())
 
@@ -152,17 +155,16 @@ class Register:
 
     def state_dict(self) -> list[dict[str, Any]]:
         """In JSON values; what is still being read is left out."""
-        self._take_in(PATIENCE)
+        self._take_in(waits=True)
         return [checkpoint.state_dict() for checkpoint in self._kept.values() if checkpoint.digest]
 
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
         self._kept = {saved["step"]: of_state(saved) for saved in state}
         self._underway, self._check, self.changed = {}, None, bool(self._kept)
 
-    def _take_in(self, seconds: float = 0.0) -> None:
+    def _take_in(self, *, waits: bool = False) -> None:
         """Take in what has been read by now, or within `seconds`."""
-        done = wait(self._underway.values(), seconds).done
-        for at in [at for at, reading in self._underway.items() if reading in done]:
+        for at in [at for at, reading in self._underway.items() if (reading.is_done() if waits else reading.done())]:
             reading = self._underway.pop(at)
             if (error := reading.exception()) is None:
                 files = reading.result()
@@ -279,15 +281,28 @@ def _same(checkpoint: Checkpoint) -> None:
         raise DiagError("its files are not what they were when it was registered")
 
 
-def _in_background(call: Callable[[], Any]) -> "Future[Any]":
+class Reading(Future[T]):
+    """Files that a thread reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._until = time.monotonic() + PATIENCE
+
+    def is_done(self) -> bool:
+        """Whether they are read, by now or within `PATIENCE` of the beginning: later calls wait for nothing."""
+        wait([self], max(0.0, self._until - time.monotonic()))
+        return self.done()
+
+
+def _in_background(call: Callable[[], T]) -> Reading[T]:
     """What `call` returns or raises; in a daemon's thread, for which the end of the process does not wait."""
-    future: Future[Any] = Future()
+    reading = Reading[T]()
 
     def work() -> None:
         try:
-            future.set_result(call())
+            reading.set_result(call())
         except Exception as error:  # noqa: BLE001  # whoever asks for the result is told
-            future.set_exception(error)
+            reading.set_exception(error)
 
     Thread(target=work, name="tracker_diag-checkpoint", daemon=True).start()
-    return future
+    return reading

@@ -30,6 +30,7 @@ from tracker_diag.rules.judge import Judge
 from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.columns import Columns
+from tracker_diag.scrub import without_secrets
 from tracker_diag.stats.kernel import kernel
 from tracker_diag.tensors.batch import Tensors
 from tracker_diag.tensors.decode import Decode
@@ -345,7 +346,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
         All baselines restart, findings that rest on one end, and `reason` is written into the tracker.
         """
-        self._run.requests.append(Request(reason))
+        self._run.requests.append(Request(without_secrets(reason)))
 
     def acknowledge(self, rule: str, reason: str, steps: int | None = None) -> None:
         """Keep quiet what you know of: the incidents that `rule` is a part of, from the next step on.
@@ -353,7 +354,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         They stay listed. Alerts, guards and the advice leave them out until they get worse, or for so many `steps`.
         `reason` is written into the tracker.
         """
-        self._run.requests.append(Request(reason, rule, steps))
+        self._run.requests.append(Request(without_secrets(reason), rule, steps))
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs to raise the same alerts as an unbroken one.

@@ -1,6 +1,8 @@
 """The picture of a run, drawn in the thread that writes to a tracker."""
 
+import atexit
 import io
+import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +20,31 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 _turn = threading.Lock()
 """One thread draws at a time: several trackers may be written to, and matplotlib shares its fonts."""
+
+AT_EXIT = 10.0
+"""Seconds that the end of the process waits for a picture."""
+
+_process = os.getpid()
+
+
+@atexit.register
+def _draw_no_more() -> None:
+    """Wait for the picture that is being drawn, and let no other begin.
+
+    The end of Python stops our threads. If one of them is in the C++ of matplotlib then, the process may abort.
+    """
+    if os.getpid() == _process:  # in a fork nobody gives the turn back
+        _turn.acquire(timeout=AT_EXIT)
+
+
+def ready() -> None:
+    """Import what draws, in the thread that sets a tracker up: later a thread of ours draws.
+
+    While a thread imports matplotlib, other threads find half of it in `sys.modules`. Trackio then drops a row.
+    """
+    with suppress(ImportError):  # `drawn` says that it is missing
+        import_module("tracker_diag.report.figures")
+        import_module("PIL.Image").preinit()
 
 
 def ready() -> None:

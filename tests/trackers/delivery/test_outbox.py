@@ -503,6 +503,23 @@ def test_a_run_that_nobody_closes_delivers_what_it_has_when_no_thread_can_start(
 
 
 @pytest.mark.slow
+def test_the_end_of_a_process_waits_for_the_picture_that_is_being_drawn():
+    drawing = """
+import threading, time
+from tracker_diag.report import picture
+began = threading.Event()
+def draw():
+    with picture._turn:
+        began.set()
+        time.sleep(0.5)
+        print("drawn", flush=True)
+threading.Thread(target=draw, daemon=True).start()
+began.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", drawing], capture_output=True, text=True, check=True)
+    assert done.stdout == "drawn\n"
+
+
 def test_a_run_that_is_resumed_delivers_what_its_last_process_left_first_with_its_findings(quick, journals):
     """A finding travels by the id of its rule, and that of a user's own rule with all of the rule."""
     own = Rule(id="ACM001", title="Loss is off", signals={"off": "loss above 1"}, when=["off"], summary="loss is off")
