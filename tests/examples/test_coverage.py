@@ -77,8 +77,8 @@ def folder(tmp_path_factory):
              "completions/mean_length": 100 + 3 * i, "kl": 0.01, "entropy": 0.5} for i in range(100)
         ),
         "BROKEN": lines(
-            {"step": i, "reward": 0.7 - max(i - 60, 0) / 150 + rng.normal(0, 0.01), "entropy": 0.5,
-             "kl": 0.01 + max(i - 70, 0) / 50, "tools/call_frequency": 1.0,
+            {"step": i, "reward": 0.7 - max(i - 60, 0) / 150 + rng.normal(0, 0.01),
+             "kl": 0.01 + max(i - 70, 0) / 50, "completions/mean_length": 100, "tools/call_frequency": 1.0,
              "tools/failure_frequency": 0.02 + 0.5 * (i > 50)} for i in range(120)
         ),
         "SOURCE": lines({"step": i, "messages": chat, "reward": 1.0} for i in range(8)),
