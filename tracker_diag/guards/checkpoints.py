@@ -286,7 +286,7 @@ def _in_background(call: Callable[[], Any]) -> "Future[Any]":
     def work() -> None:
         try:
             future.set_result(call())
-        except Exception as error:  # noqa: BLE001  # whoever asks for the result is told
+        except Exception as error:  # noqa: BLE001  # the caller of `result` gets it
             future.set_exception(error)
 
     Thread(target=work, name="tracker_diag-checkpoint", daemon=True).start()
