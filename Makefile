@@ -5,14 +5,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 
-# By night: a fresh environment for each tracker, and trainers and releases that cannot be installed in one.
+# For `make nightly`: a fresh environment for each tracker, and for trainers that cannot share one.
 FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib verl-0.7 verl-0.8 openrlhf-0.10 \
 	skyrl-0.4 trl-0.29 trl-1.9 trl-1.14 agents)
 QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb trackio tensorboard panels replay notify mcp)
 
-# Databases and journals in memory, where there are 4 GB of it: on a disk each commit of SQLite waits for it.
+# Databases and journals in memory, if 4 GB are free: on a disk each commit of SQLite waits.
 MEMORY := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}')
-# One worker more than cores, as many tests wait for other processes. Each worker imports all tests, for a quarter of a minute.
+# One worker more than cores, as many tests wait for other processes. Each worker takes 15 s to import all tests.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test check nightly browser lint types fast faults alerts docs matrix evidence guards-study bench screenshots site clean
@@ -25,7 +25,7 @@ test: $(VENV)/.dev browser  ## with real servers, a browser and training
 
 check: lint types fast  ## what every change must pass first
 
-nightly: $(VENV)/.dev $(QUICKSTARTS) $(FRAMEWORKS) browser  ## what `test` leaves out; hours, docs/chaos.json and docs/soak.json
+nightly: $(VENV)/.dev $(QUICKSTARTS) $(FRAMEWORKS) browser  ## the tests that `test` leaves out, docs/chaos.json and docs/soak.json; hours
 	$(BIN)/pyright
 	$(PYTEST) -m nightly --timeout 3600
 	$(PYTEST) -m hypothesis --hypothesis-profile long --timeout 7200
@@ -44,7 +44,7 @@ types: $(VENV)/.dev
 fast: $(VENV)/.dev
 	$(PYTEST) --numprocesses 2 -m "not slow and not nightly" -q
 
-# Without it the tests that need it fail, and all others run.
+# Without Chromium, the tests that need it fail. All others run.
 browser:
 	@which chromium chromium-browser google-chrome | grep -q . || { test "$$(id -u)" = 0 && command -v apt-get && apt-get update -qq && \
 		apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null || \
@@ -53,7 +53,7 @@ browser:
 faults: $(VENV)/.dev  ## scores the planted faults, build/faults.json; two minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/faults/score.py
 
-alerts: $(VENV)/.dev  ## what the alarms make of 4,800 runs, docs/alerts.json; hours, and it goes on where it was stopped
+alerts: $(VENV)/.dev  ## how alarms judge 4,800 runs, docs/alerts.json; hours, and it resumes where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/benchmarks/door.py --runs 200 --kept build/alerts.jsonl --out docs/alerts.json
 
 docs: $(VENV)/.dev  ## the generated pages
@@ -62,7 +62,7 @@ docs: $(VENV)/.dev  ## the generated pages
 site: docs  ## all pages as a site that can be searched, build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-matrix: $(VENV)/.dev $(FRAMEWORKS)  ## docs/matrix.md: which framework and version tells which tracker; five minutes
+matrix: $(VENV)/.dev $(FRAMEWORKS)  ## docs/matrix.md: which alerts of which framework reach which tracker; five minutes
 	rm -f build/matrix.jsonl
 	MATRIX=$(CURDIR)/build/matrix.jsonl $(PYTEST) -m matrix
 	$(BIN)/python docs/make_matrix.py build/matrix.jsonl
@@ -70,7 +70,7 @@ matrix: $(VENV)/.dev $(FRAMEWORKS)  ## docs/matrix.md: which framework and versi
 evidence: $(VENV)/.dev  ## the figures of docs/evidence.md, about half an hour
 	$(BIN)/python docs/make_evidence.py
 
-guards-study: $(VENV)/.dev  ## what guards do to training, docs/guards.json; half an hour, and it goes on where it was stopped
+guards-study: $(VENV)/.dev  ## what guards do to training, docs/guards.json; half an hour, and it resumes where it stopped
 	OMP_NUM_THREADS=1 TRACKER_DIAG_QUIET=1 $(BIN)/python -W ignore docs/make_guards.py
 
 bench: $(VENV)/.dev  ## the benchmark table, build/bench.json and docs/performance.md
@@ -99,7 +99,7 @@ build/frameworks/%: tests/integrations/requirements/%.txt $(VENV)/.dev
 	$(BIN)/uv pip install --quiet --no-deps $(FOR) --target $@ --requirement $<
 	touch $@
 
-# What a user of one tracker has: its extra, and nothing else. TensorBoard's writer is torch's.
+# The environment of a user: one extra, and nothing else. TensorBoard's writer is torch's.
 build/quickstart/%: constraints.txt pyproject.toml $(VENV)/.torch
 	rm -rf $@
 	$(PYTHON) -m venv --without-pip $@

@@ -28,18 +28,18 @@ ELSEWHERE = {(True, "jsonl"): "²"}
 HEAD = """\
 # Framework, version, tracker
 
-Made by `make matrix` from what the tests show; nothing here is typed by hand. A test plants a fault in a run of the
-framework, and then reads in the tracker's own file or database, or at a webhook on its machine, that the alert has
-come. The version is that of the installed package's metadata in the process of the test. The alert is of a rule of the
-catalogue; in the trackers of TRL with one process, of a rule that the test brings.
+`make matrix` makes this page from what the tests show. A test plants a fault in a run of the framework. Then it looks
+for the alert in the tracker's own file or database, or at a webhook on its machine. The version is from the
+package's metadata in the process of the test. The alert is of a rule of the catalogue. In the trackers of TRL with one
+process, it is of a rule of the test.
 
 - **real**: the framework trains, on a CPU.
-- *made*: it needs GPUs to train, so its own modules are given tensors in its documented layout. In a Ray job these are
-  its own workers, in processes that Ray has started, with stand-ins for the model and the optimiser; the fault is in
-  the workers' tensors alone.
-- ¹: the framework starts no run of that tracker, so the test starts it in the framework's process, as a person would.
-- ²: files are written where there is no tracker, by the process that the trackers are written by, which the row of that
-  release with one process shows.
+- *made*: it needs GPUs to train. So the test gives its modules tensors in their documented layout. In a Ray job these
+  are its own workers, in processes that Ray has started. Model and optimiser are replaced, and only the workers'
+  tensors have the fault.
+- ¹: the framework starts no run of that tracker. So the test starts it in the framework's process, as a person would.
+- ²: files are written only if there is no tracker, by the same process. The row of that release with one process shows
+  it.
 
 *files* are JSON Lines. W&B runs are offline.
 """

@@ -121,7 +121,7 @@ def _detects(rule: Rule) -> str:
 
 
 def _example(rule: Rule) -> list[str]:
-    """The series of the first case that fires and in which a value changes, each on a scale of its own."""
+    """The series of the first case that fires and in which a value changes, each on its own scale."""
     for case in load_cases(CASES / f"{rule.id}.yaml", rule):
         drawn = {name: series(notation) for name, notation in case.series.items()}
         moving = {name: values for name, values in drawn.items() if max(values) > min(values)}

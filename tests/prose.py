@@ -1,14 +1,13 @@
-"""Checks what people read, in Markdown, in the rules, in the command line's help and as names: `python tests/prose.py`.
+"""Checks all that people read: `python tests/prose.py`. It has no exceptions.
 
-No retired word, no sentence of more than 20 words, and in code no name that a search finds everywhere. Old text may
-have as many of them as `prose_exceptions.txt` allows each file; `--update` writes the present numbers there.
+No retired word, no sentence of more than 20 words, and in code no name that a search finds everywhere. It reads
+Markdown, rules and other YAML, templates, and the command line's help. Of code it reads docstrings, comments, messages.
 """
 
 import ast
 import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +17,11 @@ import yaml
 from tracker_diag.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-EXCEPTIONS = ROOT / "tests" / "prose_exceptions.txt"
 GENERATED = re.compile(r"docs/(rules/.*|metrics|integrations|matrix|eyes|faults|curves)\.md")
 """Pages whose sources are checked in their place."""
-FIELDS = ("title", "summary", "description", "rationale", "remedy", "false_positives")
+CODE = ("tracker_diag", "integrations", "docs", "examples")
+DRAWN = re.compile(r"[│├└→►]|^ *(>>>|\.\.\.)|^ {4,}\w+.*[(=].*\)( *#.*)?$")
+"""Lines of a docstring that are a drawing or code."""
 LONGEST = 20
 RETIRED = {
     r"told": "reported", r"mend(s|ed)?": "fix", r"go(es|ing)? on|went on": "continue", r"apart": "separately",
@@ -64,17 +64,64 @@ def helps(command: typer.main.TyperGroup) -> Iterator[str]:
         yield from helps(child)
 
 
+def scalars(node: object) -> Iterator[str]:
+    """Each text in YAML's data that is a sentence, or a part of one; no series of numbers."""
+    if isinstance(node, dict | list):
+        for child in node.values() if isinstance(node, dict) else node:
+            yield from scalars(child)
+    elif isinstance(node, str) and len(node.split()) > 3 and not re.fullmatch(r"[-+.\dnaxife\s]+", node):
+        yield node
+
+
+def comments(code: str) -> Iterator[tuple[int, str]]:
+    """Each comment with its line; those on neighbouring lines of their own are one text."""
+    for match in re.finditer(r"(?m)^(?: *# .*\n)+|  # .*$", code):
+        text = re.sub(r"(?m)^ *# |noqa\S*( [A-Z]+\d+,?)*|type: ignore\S*|fmt: \w+", " ", match[0])
+        yield 1 + code.count("\n", 0, match.start()), text
+
+
+def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Each docstring and message with its line; paths, patterns, drawings and code in them are left out."""
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        match node:
+            case ast.JoinedStr(values=parts):
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "`value`" for part in parts)
+            case ast.Constant(value=str(text)) if id(node) not in inside and len(text.split()) > 3 and "\\" not in text:
+                pass
+            case _:
+                continue
+        lines = [line for line in text.splitlines() if not DRAWN.search(line)]
+        yield from ((node.lineno, part) for _, part in paragraphs("\n".join(lines)))
+
+
+def read_file(file: str) -> Iterator[tuple[int, str]]:
+    """What a person reads in one file of the repository, with lines."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    match Path(file).suffix:
+        case ".md":
+            yield from paragraphs(text)
+        case ".py":
+            yield from strings(ast.parse(text))
+            yield from comments(text)
+        case ".yaml" | ".yml":
+            yield from ((1, value) for value in scalars(yaml.load(text, yaml.CBaseLoader)))  # noqa: S506  # texts alone
+            yield from enumerate(re.findall(r"(?:^|\s)# (.*)", text), 1)
+        case ".j2":
+            text = re.sub(r"\{\{.*?\}\}|\{%.*?%\}", "", text)
+            yield from enumerate(re.findall(r">([^<>{}]+)<|/\* (.*?) \*/|(?:title|aria-label)=\"([^\"{]+)", text), 1)
+        case _:
+            yield from enumerate(re.findall(r"#+ (.*)", text), 1)
+
+
 def texts() -> Iterator[tuple[str, int, str]]:
     """File, line and text of all that is checked."""
-    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    named = ("*.md", "*.j2", "*.yaml", "*.yml", "Makefile", *(f"{folder}/*.py" for folder in CODE))
+    listed = subprocess.run(["git", "ls-files", *named], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for file in listed.split():
         if (ROOT / file).exists() and not GENERATED.fullmatch(file):
-            yield from ((file, *part) for part in paragraphs((ROOT / file).read_text(encoding="utf-8")))
-    for path in sorted((ROOT / "tracker_diag/rules/catalog").glob("*.yaml")):
-        rule = yaml.safe_load(path.read_text(encoding="utf-8"))
-        for value in (rule[field] for field in FIELDS if field in rule):
             yield from (
-                (f"{path.relative_to(ROOT)}", 1, text) for text in ([value] if isinstance(value, str) else value)
+                (file, line, text if isinstance(text, str) else " ".join(text)) for line, text in read_file(file)
             )
     yield from (("tracker_diag/cli", 1, text) for text in helps(typer.main.get_command(app)))
 
@@ -96,24 +143,16 @@ def names(code: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"function {name!r} is retired, name what it does to what"
 
 
-def name_reports() -> Iterator[tuple[str, str]]:
-    """Each file of code with what is wrong with a name in it."""
+def name_reports() -> Iterator[str]:
+    """What is wrong with names, by file and line."""
     for path in sorted(path for folder in ("tracker_diag", "integrations") for path in (ROOT / folder).rglob("*.py")):
         file = path.relative_to(ROOT).as_posix()
-        yield from ((file, f"{file}:{line}: {what}") for line, what in names(path.read_text(encoding="utf-8")))
+        yield from (f"{file}:{line}: {what}" for line, what in names(path.read_text(encoding="utf-8")))
 
 
 def main() -> None:
-    reports = [(file, f"{file}:{line}: {what}") for file, line, text in texts() for what in mistakes(text)]
-    reports += name_reports()
-    counts = Counter(file for file, _ in reports)
-    if "--update" in sys.argv:
-        EXCEPTIONS.write_text("".join(f"{file} {counts[file]}\n" for file in sorted(counts)))
-    allowed = {file: int(n) for file, n in map(str.split, EXCEPTIONS.read_text().splitlines())}
-    more = {file for file, n in counts.items() if n > allowed.get(file, 0)}
-    if more:
-        numbers = [f"{file}: {counts[file]} given, {allowed.get(file, 0)} allowed" for file in sorted(more)]
-        sys.exit("\n".join([*(text for file, text in reports if file in more), *numbers]))
+    reports = [f"{file}:{line}: {what}" for file, line, text in texts() for what in mistakes(text)]
+    sys.exit("\n".join([*reports, *name_reports()]) or 0)
 
 
 if __name__ == "__main__":

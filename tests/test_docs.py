@@ -155,6 +155,12 @@ def test_the_json_of_a_diagnosis_is_as_its_schema_says():
         jsonschema.validate(json.loads(json.dumps(document)), schema("diagnosis"))
 
 
+def test_every_schema_has_a_version():
+    files = [*(ROOT / "docs" / "schemas").glob("*.json"), ROOT / "tracker_diag" / "rules" / "rule.schema.json"]
+    assert len(files) == 4
+    assert all(json.loads(file.read_text())["version"] >= 1 for file in files)
+
+
 @pytest.mark.slow
 def test_a_row_of_a_token_table_and_saved_state_are_as_their_schemas_say():
     row = {"step": 3, "sequence": 0, "position": 7, "is_model": True, "logprob": -0.3, "tool": None}

@@ -161,7 +161,7 @@ def _write(tracker: Tracker, step: int, *entries: Entry) -> list[str]:
 def _raised(what: str, call: Callable[[], object]) -> list[str]:
     try:
         call()
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is to be told
+    except Exception as error:  # noqa: BLE001  # any error is to be reported
         return [f"{what}: {type(error).__name__}: {error}"]
     return []
 

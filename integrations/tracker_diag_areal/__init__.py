@@ -77,8 +77,8 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
 
     Args:
         trainer: a `PPOTrainer`, or anything with its `config` and `stats_logger`.
-        monitor: one with settings, rules, ranks or trackers of your own, for this process. By default rank 0 has one
-            that knows the trainer's settings, algorithm and clip range, and sees the tokens of all ranks.
+        monitor: one with settings, rules, ranks or trackers of your own, for this process. By default rank 0 has one.
+            It knows the trainer's settings, algorithm and clip range, and sees the tokens of all ranks.
 
     Returns:
         The monitor of this process; on other ranks than 0 it writes nowhere.

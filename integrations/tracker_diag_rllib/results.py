@@ -29,7 +29,7 @@ def row(result: Mapping[str, Any], *, kl_computed: bool = True) -> dict[str, Any
     """What a result holds besides the configuration, nested names joined by `/`.
 
     RLlib writes NaN for what was not logged in an iteration, such as an episode's return when none ended. Only of what
-    a learner computes NaN is NaN. And it says 0 for a KL that it does not compute, which would read as a policy that
+    a learner computes NaN is NaN. It writes 0 for a KL that it does not compute. That would look like a policy that
     does not move.
     """
     left_out = () if kl_computed else ("mean_kl_loss", "curr_kl_coeff")

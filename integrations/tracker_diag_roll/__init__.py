@@ -75,8 +75,8 @@ def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
 
     Args:
         config: the pipeline's.
-        monitor: one with settings, rules or trackers of your own. By default it knows the run's settings and writes to
-            the run of W&B, MLflow or Trackio that ROLL starts.
+        monitor: one with settings, rules or trackers of your own. By default it knows the run's settings, and writes to
+            the W&B, MLflow or Trackio run that ROLL starts.
     """
     require("roll", "roll")
     given = monitor

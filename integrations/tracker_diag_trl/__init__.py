@@ -41,8 +41,8 @@ SEES = {
     "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
     "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in "
     "AsyncGRPO; in GRPO with the liger loss of older releases, or as Unsloth has it; which of several tools answered; "
-    "who wrote what in rows of a rollout_func without env_mask, if it has several prompts a task or several turns in a "
-    "completion: their context is unknown, and they count only in the slice all. Completions that "
+    "who wrote what in rows of a rollout_func without env_mask, with several prompts a task or turns in a completion; "
+    "their context is unknown, and they count only in the slice all. Completions that "
     "mask_truncated_completions takes out of the loss are only counted",
 }
 

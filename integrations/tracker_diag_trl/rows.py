@@ -1,8 +1,8 @@
 """What comes before the rows of a generation, where TRL itself marks nothing.
 
-A completion may begin after a tool's result that is part of its prompt, as in a dataset of conversations under way. The
-messages of the dataset say so. A `rollout_func` gives only tokens, which say nothing about their authors. So rows of
-several prompts a task, and completions of several turns without `env_mask`, are of unknown context.
+A completion may begin after a tool's result in its prompt, as in a dataset of conversations under way. The messages of
+the dataset say so. A `rollout_func` gives only tokens, which say nothing about their authors. So rows of several
+prompts a task, and completions of several turns without `env_mask`, are of unknown context.
 """
 
 import logging

@@ -65,10 +65,10 @@ SEES: dict[str, str] = {
     "whether it is right; further numbers of the reward function, as parts of the reward",
     "metrics": "all that Tracking.log is given, with its step",
     "state": "next to the checkpoint of the step, loaded when training resumes; not in the fully asynchronous trainer",
-    "not": "the policy ratio in Megatron's actor of 0.7 and with the trainer of tinker, of which the rules see "
-    "actor/ppo_kl and actor/pg_clipfrac; which tokens of the policy pair come after a tool, if rejection sampling "
-    "(rollout_rs) has taken tokens out of their mask; statistics of whole sequences then; tensors of the driver in "
-    "main_ppo_sync of 0.8; which of several tools answered",
+    "not": "the policy ratio in Megatron's actor of 0.7 and with the trainer of tinker; rules see actor/ppo_kl and "
+    "actor/pg_clipfrac there; which tokens of the policy pair are after a tool, if rejection sampling (rollout_rs) "
+    "has masked some; statistics of whole sequences then; tensors of the driver in main_ppo_sync "
+    "of 0.8; which of several tools answered",
 }
 """What is seen of a run, and under `not` what is not."""
 

@@ -21,7 +21,7 @@ def test_what_cannot_be_wrapped_is_told_with_what_can(target):
         wrap(target)
     assert str(error.value) == (
         f"target: builtins.{type(target).__qualname__} given, expected a run, module or writer of mlflow, tensorboard, "
-        "trackio, wandb, a logger of Lightning, a tracker of accelerate, or anything with log(data, step), "
+        "trackio, wandb; a logger of Lightning; a tracker of accelerate; or anything with log(data, step), "
         "log_metrics(metrics, step) or a call of (metrics, step)"
     )
 

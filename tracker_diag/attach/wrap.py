@@ -216,8 +216,8 @@ def _place_of(target: Any, run_id: str | None) -> _Place:
     if tracker := CallTracker.find(target):
         return _Place(tracker, function=is_function(target))
     raise DiagError(
-        f"target: {_kind(target)} given, expected a run, module or writer of {', '.join(listening())}, a logger of "
-        "Lightning, a tracker of accelerate, or anything with log(data, step), log_metrics(metrics, step) or a call of "
+        f"target: {_kind(target)} given, expected a run, module or writer of {', '.join(listening())}; a logger of "
+        "Lightning; a tracker of accelerate; or anything with log(data, step), log_metrics(metrics, step) or a call of "
         "(metrics, step)"
     )
 

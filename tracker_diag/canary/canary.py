@@ -88,8 +88,8 @@ class Canary:
             raise DiagError(f"sequences: {self._tokens} tokens to score given, expected at least {FEWEST}; take more")
         if every < 1 or lag < 0 or seconds <= 0:
             raise DiagError(
-                f"every={every}, lag={lag}, seconds={seconds} given, expected every of at least 1, lag of at least 0 "
-                "and seconds above 0"
+                f"every={every}, lag={lag}, seconds={seconds} given; expected every of at least 1, lag of at least "
+                "0 and seconds above 0"
             )
         monitor.on_sync = self.check
         self._monitor, self._trainer, self._sampler, self._base = monitor, trainer, sampler, base

@@ -78,8 +78,8 @@ class Fall:
     now: float
     """The last level."""
     onset: int
-    """From this step on, the level and its rows are more than a quarter of the way down from the best. The last step,
-    if there is none."""
+    """From this step on, the level and its rows are a quarter or more below the best. The last step, if there is
+    none."""
     lost: bool
     """Whether this part of the gain is gone, for the length of a level, and more than by chance."""
 

@@ -1,9 +1,9 @@
 """Parting: whether the levels of one series part between two groups of runs, from where on, and by how much.
 
 The axis is cut into parts. The level of a run in a part is the mean of its values there. Two runs of one setting differ
-by more than the noise of either, as one learns sooner than the other. So they have parted only if no level of the one
-reaches any of the other in three parts in a row. The margin between them covers the noise. With few runs to show the
-spread of seeds, it also covers the range of the series.
+by more than the noise of either, as one learns sooner than the other. So they have parted only if, in three parts in a
+row, their levels do not overlap. The margin between them covers the noise. With few runs to show the spread of seeds,
+it also covers the range of the series.
 """
 
 import math

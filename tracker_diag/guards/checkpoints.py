@@ -301,7 +301,7 @@ def _in_background(call: Callable[[], T]) -> Reading[T]:
     def work() -> None:
         try:
             reading.set_result(call())
-        except Exception as error:  # noqa: BLE001  # whoever asks for the result is told
+        except Exception as error:  # noqa: BLE001  # the caller of `result` gets it
             reading.set_exception(error)
 
     Thread(target=work, name="tracker_diag-checkpoint", daemon=True).start()

@@ -372,7 +372,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             SourceError: `state` is of another version, or is damaged. Make a new monitor then.
         """
         with restoring(state, STATE_VERSION):
-            self.expect(state.get("rows"))  # as it was begun, it goes on
+            self.expect(state.get("rows"))  # it continues as it began
             self._run.load_state_dict(state)
 
     def __exit__(self, *raised: object) -> None:

@@ -309,8 +309,8 @@ def expert_check(random: Float64Array, expert: Float64Array) -> Check:
     )
     sign = "look at the reward's sign first, then at whether actions reach the environment"
     alike = (
-        "do not train yet: see whether actions change what happens, whether the reward says what is wanted, and "
-        "whether the policy is an expert at all"
+        "do not train yet: see whether actions change what happens; whether the reward says what is wanted; whether "
+        "the policy is an expert at all"
     )
     flaws = [(high < 0, reason, sign), (low <= 0, reason, alike)]
     return judged(WINS, reason, flaws, random=chance, expert=ours, gap=ours - chance, low=low, high=high)

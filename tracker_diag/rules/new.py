@@ -10,6 +10,8 @@ from tracker_diag.rules.model import Rule
 
 SCHEMA = "rule.schema.json"
 """Name of the file with the JSON Schema; rule files point to it."""
+VERSION = 1
+"""Of the form of a rule file, in its schema."""
 
 EXAMPLE = "ACM001"
 
@@ -56,8 +58,9 @@ CASES = """\
 
 
 def schema() -> str:
-    """The JSON Schema of a rule file."""
-    return json.dumps(Rule.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
+    """The JSON Schema of a rule file. If a field had to go or to change its meaning, VERSION would rise."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "version": VERSION}
+    return json.dumps(head | Rule.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def write_new(rule_id: str, folder: Path) -> list[Path]:

@@ -46,6 +46,6 @@ def merged(first: Cells, second: Cells) -> Cells:
 def add_sparse(into: IntArray, cells: Cells, sign: int = 1) -> None:
     """Add `cells` of `sparse` to `into`, in place; each index occurs once."""
     if compiled := kernel():
-        compiled.add(into, *cells, sign)
+        compiled.add_cells(into, *cells, sign)
     else:
         into.reshape(-1)[cells[0]] += sign * cells[1]

@@ -98,7 +98,7 @@ class Kernel:
             *map(ctypes.c_double, limits), _at(sums),
         )  # fmt: skip
 
-    def add(self, into: IntArray, index: IntArray, count: IntArray, sign: int) -> None:
+    def add_cells(self, into: IntArray, index: IntArray, count: IntArray, sign: int) -> None:
         """Add `sign` times each `count` to `into`, flattened, at its `index`."""
         self._library.kernel_add(_at(into), ctypes.c_int64(len(index)), _at(index), _at(count), ctypes.c_int64(sign))
 

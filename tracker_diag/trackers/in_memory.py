@@ -65,9 +65,9 @@ def read_frame(frame: Frame) -> FinishedRun:
     NaN in a column is taken for a logged NaN in two cases, and is left out in all others:
 
     - The whole column is NaN: without a logged value it would not be there.
-    - Up to its last number, the column has numbers in two thirds of the rows of its kind, at least three. A row is of
-      its kind, if another column that always comes with it has a number there. So is a row without any number. Where no
-      column comes with it, all rows are of its kind.
+    - The column has numbers in two thirds of the rows of its kind, until its last number. It has 3 at least. A row is
+      of its kind, if another column that always comes with it has a number there. So is a row without any number. Where
+      no column comes with it, all rows are of its kind.
 
     So `loss` may be NaN at the end of a run that diverged. `eval_score` in every tenth row is sparse, not NaN.
 
