@@ -47,16 +47,6 @@ def ready() -> None:
         import_module("PIL.Image").preinit()
 
 
-def ready() -> None:
-    """Import what draws, in the thread that sets a tracker up: later a thread of ours draws.
-
-    While a thread imports matplotlib, other threads find half of it in `sys.modules`. Trackio then drops a row.
-    """
-    with suppress(ImportError):  # `drawn` says that it is missing
-        import_module("tracker_diag.report.figures")
-        import_module("PIL.Image").preinit()
-
-
 def picture(summary: Summary) -> Drawing | None:
     """The picture of a run, to be drawn later; None where nothing is to be pointed at, at warn or above."""
     return None if summary.first_break is None else Drawing(DECISION, summary)
