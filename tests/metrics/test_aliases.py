@@ -10,6 +10,7 @@ from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import aliases, registry
 from tracker_diag.metrics.aliases import AliasError, Mapped, key_map, recognise
 from tracker_diag.metrics.keys import of_evaluation
+from tracker_diag.runs.diagnose import diagnose
 
 FILES = sorted(aliases.FOLDER.glob("*.yaml"))
 ROWS = sorted((Path(__file__).parent / "rows").glob("*.yaml"))
@@ -379,3 +380,11 @@ def test_each_of_several_evaluations_has_a_series_of_its_own():
         "eval_score": 1,
         "evaluation:eval/b/accuracy": 2,
     }
+
+
+def test_what_samples_say_of_a_row_goes_before_a_mean_over_earlier_rows():
+    """SB3 logs the mean return of the last hundred episodes; between two rows none may have ended."""
+    logged = [{"step": step, "rollout/ep_rew_mean": 1.0, "train/n_updates": float(step)} for step in range(1, 7)]
+    assert diagnose(logged).series["reward"] == dict.fromkeys(range(1, 7), 1.0)
+    both = [row | ({"diag/samples/reward": 5.0} if row["step"] % 2 else {}) for row in logged]
+    assert diagnose(both).series["reward"] == {1: 5.0, 3: 5.0, 5: 5.0}
