@@ -173,9 +173,9 @@ def _soak(figures: list[dict[str, Any]]) -> list[str]:
     return [
         "## A long run",
         "",
-        "`make nightly` also logs 100,000 steps to W&B, MLflow, Trackio, TensorBoard and plain files at once. It fails if",
-        "memory, the time of a step or the size of the journals grows. What trackers keep of each step must not grow",
-        f"either; all of it together does.{short}",
+        "`make nightly` also logs 100,000 steps to W&B, MLflow, Trackio, TensorBoard and plain files at once. It fails",
+        "if memory, the time of a step or the size of the journals grows. What trackers keep of each step must not",
+        f"grow either; all of it together does.{short}",
         "",
         *_rows([f"at step {part['steps']:,}" for part in shown], rows),
         "",

@@ -109,5 +109,5 @@ class Episodes:
             "env": [str(names[episode["place"]]) for episode in ended],
         }
         if any("is_success" in episode for episode in ended):
-            columns["success"] = [float(found["is_success"]) if "is_success" in found else None for found in ended]
+            columns["success"] = [float(end["is_success"]) if "is_success" in end else None for end in ended]
         return columns
