@@ -33,8 +33,8 @@ STATE = "tracker_diag"
 """The model's attribute with our state: SB3 saves all attributes with the model."""
 
 ROWS = 100
-"""Of a model without a ratio the diagnostics have a row of their own at every such part of the run in which episodes
-have ended: A2C logs once in 100 updates, and the rolling mean of 100 episodes that is logged moves late."""
+"""Parts of a run. For a model without a ratio, the diagnostics log a row after each part in which episodes ended. A2C
+logs once in 100 updates, and the rolling mean of 100 episodes that it logs moves late."""
 
 NO_SPREAD = "train/explained_variance"
 """NaN where SB3 divides by the spread of the returns, and there is none: then it is not defined."""

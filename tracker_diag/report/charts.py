@@ -131,7 +131,7 @@ def chart(
 def drawn_marks(given: Sequence[tuple[float, str, str]], ends: tuple[float, float]) -> list[Mark]:
     """Marks from their step, label and tone, each label in the first line in which it has room.
 
-    The first label is to the left of its line, where the run is calm, and so is one at the right end.
+    The first label is to the left of its line, where the run is calm. So is one at the right end.
     """
     drawn: list[Mark] = []
     free: list[float] = []  # where the last label of each line ends

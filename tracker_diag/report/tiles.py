@@ -73,7 +73,7 @@ def _now(summary: Summary, first: Finding, name: str, reading: Reading) -> Now |
 
 
 def tiles_of(summary: Summary, first: Finding, now: Now | None, cost: str, tone: Tone) -> tuple[Tile, ...]:
-    """How far what broke first is off, what it cost, where to resume or what to watch, and what to do first."""
+    """How far the first break is off, its cost, where to resume or what to watch, what to do first."""
     spending, outcome = cost or spent(summary), _outcome(summary)
     lasted = f"it began {spending} ago" if first.resolved is None else f"it lasted {spending}"
     ago = lasted if spending else ""
@@ -171,7 +171,7 @@ def _harm(summary: Summary) -> Tile:
 
 
 def _levels(summary: Summary, outcome: Reading) -> str:
-    """Best and last level of an outcome, each a mean of some rows that end at the step that is named."""
+    """Best and last level of an outcome, each a mean of some rows that end at the named step."""
     best, last = (digits(level or 0.0) for level in (outcome.baseline, outcome.value))
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
     return f"{outcome.series}, mean {best} at step {outcome.at or 0:,} → {last} at step {end:,}"

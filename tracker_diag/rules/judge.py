@@ -39,8 +39,8 @@ class StepInputs:
     statistics: Mapping[SeriesKey, Scalar] = field(default_factory=dict[SeriesKey, Scalar])
     """Statistics of slices. They win over a metric of the same name."""
     samples: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
-    """Aggregates of samples, and what a canary measures, by canonical name. A metric that the trainer has ever logged
-    wins over them, unless it is a mean over earlier rows as well."""
+    """Aggregates of samples, and what a canary measures, by canonical name. A metric that the trainer ever logged wins
+    over them, unless it is a mean over earlier rows too."""
     non_finite: Sequence[str] = ()
     """Slices and columns that held NaN or infinity; metrics that do are noticed without being listed here."""
     checked: bool = True

@@ -38,7 +38,7 @@ def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> 
 def finished_address(name: str, source: str) -> Address:
     """Where the diagnostics of the finished run `<entity>/<project>/<run>` go: a run next to it, the same each time.
 
-    The summary of the run says from now on that there is another one, so that it is read with it.
+    From now on the summary of the run names the other one, so both are read.
 
     Raises:
         MissingExtra: wandb is not installed.
