@@ -108,7 +108,7 @@ def test_a_replay_is_written_next_to_the_wandb_run_once(tokens, tmp_path):
         f"for _ in range(2):\n    app(['replay', {str(tokens)!r}, '--log-to', 'wandb:e/p/r', '--workers', '1', '-q'],\n"
         "        standalone_mode=False)\n"
         "rows = read_run('wandb:e/p/r').rows\n"
-        "print([*rows], sum('diag/policy/text_only/p50' in row for row in rows.values()))\n"
+        "print([*rows], sum('diag/policy/text_only/count' in row for row in rows.values()))\n"
     )
     with Server() as server:
         environment = os.environ | {

@@ -184,7 +184,8 @@ def test_a_ray_cluster_that_loses_a_node_gives_the_same(log, replayed):
     frameworks = root / "build" / "frameworks"
     assert (frameworks / "shared" / "ray").is_dir(), "`make nightly` installs Ray there"
     folders = (root, root / "integrations", frameworks / "rllib", frameworks / "shared")
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # at 15, as usual, workers hardly run
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"}
+    quiet["RAY_worker_niceness"] = "0"  # at 15, as usual, workers hardly run
     environment = os.environ | quiet | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     command = [sys.executable, "-c", DRIVER, str(log)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
