@@ -38,7 +38,7 @@ class Engine:
     def sync(self, weights):
         carried = {"late": self.before, "dropped": {}, "adapter": {}}.get(self.fault, weights)
         if self.fault == "shard":
-            carried = {name: value for name, value in weights.items() if "layers.0." in name}
+            carried = {name: value for name, value in weights.items() if "layers.0." not in name}
         self.model.load_state_dict(carried, strict=False)
         self.before = deepcopy(weights)
 
