@@ -200,16 +200,7 @@ the rules wrote these runs too. They measure delays and false alarms under such 
 They do not measure whether real failures look like this.
 
 A run ends with the first rule that fires and is no part of another finding. Seeds are 20,000 and above; the rules were
-made on others. They were looked at once. Of the first 27 runs of each kind, 2 of *one of four tools ×4* had an
-environment's name. POL019 was then changed, on other seeds, and all runs were played again.
-
-Two healthy kinds of this table were drawn wrongly: 1,500 and 5,000 steps of drift. Their tails end at the limit of 0.05
-and not below it. Their reward never rises, which OUT003 rightly reports. Both are corrected since, and the reward of
-all kinds now rises. The table has the runs from before.
-
-The runs are also from before rules needed a record to alarm. Today POL017 and POL019 are candidates: see the
-[records](rules/README.md#the-record-of-each-rule). Alone they give notes, so these kinds give no alert now: bursts, one
-of four tools, one of five environments.
+made on others.
 
 ## Failures
 
