@@ -29,12 +29,15 @@ when:
 # One sentence, without its full stop: of a signal there are value, baseline, ratio, n and series.
 summary: "reward is {reward_low.value:.3g}"
 
-# All else may be left out. These are the defaults. link: policy_update      # or environment, evaluation, reward,
-# advantage, critic, exploration, freshness, … severity: warn           # info: in the table only; error: the run is
-# likely wasted, for `status: stable` for_steps: 1             # steps that it must hold before the rule fires; one
-# without it takes 3 back keep_firing_steps: 10    # steps that it must fail before that is over description: Detects …
-# # what it sees, for `tracker-diag rules show ACM001` rationale: …             # why that is bad remedy: [What to do
-# first., What then.] false_positives: [When it fires and nothing is wrong.]
+# All else may be left out. These are the defaults.
+# link: policy_update      # or environment, evaluation, reward, advantage, critic, exploration, freshness, …
+# severity: warn           # info: in the table only; error: the run is likely wasted, for `status: stable`
+# for_steps: 1             # steps that it must hold before the rule fires; one without it takes 3 back
+# keep_firing_steps: 10    # steps that it must fail before that is over
+# description: Detects …   # what it sees, for `tracker-diag rules show ACM001`
+# rationale: …             # why that is bad
+# remedy: [What to do first., What then.]
+# false_positives: [When it fires and nothing is wrong.]
 """
 
 CASES = """\
