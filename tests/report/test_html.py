@@ -116,10 +116,14 @@ def test_a_run_without_a_reward_is_told_by_what_it_has():
 def test_a_quiet_run_continues_and_a_short_one_is_too_short():
     engine = Engine(catalog())
     summary = Summary.of_engine(engine, "x", 0, None, None)
-    assert "Too short to judge.</span> There are 0 rows" in render_html(summary)
+    assert "Too short to judge.</span> 0 rows so far" in render_html(summary)
     page = render_html(replace(summary, judged=True))
     assert "Continue.</span> Nothing is wrong in 0 rows, as far as the rules could see</h1>" in page
     assert f"<b>0 of {len(catalog())} rules</b>could see, and found nothing" in page
+    one = run_page(diagnose(FinishedRun("run", {7: {"reward": 0.5, "loss": 0.25}}, {}, {}, ())))
+    assert "run</bdi> · 1 row</p>" in one
+    assert "At step 7: reward <strong>0.5</strong>, loss <strong>0.25</strong>." in one
+    assert "data-chart " not in one
 
 
 def test_cells_that_carry_it_are_bars_of_shares():

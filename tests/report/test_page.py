@@ -99,11 +99,15 @@ def test_one_cursor_shows_the_values_of_a_step_in_all_charts(live_page, page):
         page.locator(".choose b"),
         *(page.get_by_label(name, exact=True).locator("output") for name in ("reward", "kl")),
     )
-    assert (chosen.inner_text(), reward.inner_text(), kl.inner_text()) == ("50", "0.55", "0.002 (step 30)")
+    assert (chosen.inner_text(), reward.inner_text(), kl.inner_text()) == (
+        "50",
+        "step 50: 0.55",
+        "step 30: 0.002",
+    )
     plot = page.locator(".plot").last
     box = plot.bounding_box()
     plot.hover(position={"x": box["width"] * 80 / 110, "y": 20})
-    assert (chosen.inner_text(), reward.inner_text()) == ("80", "0.58")
+    assert (chosen.inner_text(), reward.inner_text()) == ("80", "step 80: 0.58")
     page.mouse.move(0, 0)
     assert chosen.inner_text() == "50"
     assert not errors
@@ -138,3 +142,18 @@ def test_the_tails_follow_the_step_and_buttons_copy(live_page, page):
     assert drawn.get_attribute("d") != first
     page.get_by_role("button", name="Copy command").click()
     page.get_by_role("button", name="copied").wait_for()
+
+
+def test_two_units_of_step_have_their_own_last_step_and_paper_shows_all(page, tmp_path):
+    updates = {step: {"reward": 0.2 + 0.01 * math.sin(step)} for step in range(1, 50)}
+    frames = {2_048 * step: {"eval_score": 0.5} for step in range(1, 50)}
+    file = tmp_path / "page.html"
+    file.write_text(run_page(diagnose(FinishedRun("run", updates | frames, {}, {}, ()))), encoding="utf-8")
+    page.goto(file.as_uri())
+    shown = page.get_by_label("reward and eval_score", exact=True).locator("output").inner_text()
+    assert shown == "step 100,352: reward 0.19 (step 49) eval_score 0.5"
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    assert not page.locator(".choose").is_visible()
+    assert not page.get_by_role("button").first.is_visible()

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import quantiles
+from statistics import median, quantiles
 
 import numpy as np
 
@@ -24,6 +24,8 @@ MOST_POWERS = 5
 """Powers of ten on a logarithmic axis."""
 FEWEST = 5
 """Values that a usual band needs."""
+DRIFT = 0.5
+"""Part of a usual band by which the curve may have moved meanwhile; beyond, it was on its way and no level usual."""
 NEAR = 7.0
 """Per cent of an axis next to its ends in which it has no tick."""
 LETTER = 2.4
@@ -229,10 +231,13 @@ def _path(steps: Sequence[float], heights: Sequence[float], ends: tuple[float, f
 
 
 def _usual(line: Line, before: float, scale: _Scale) -> Band | None:
-    """The middle nine tenths of the values before a step."""
+    """The middle nine tenths of the values before a step; None where these are few, or on their way somewhere."""
     values = [value for step, value in zip(line.steps, line.values, strict=True) if step < before]
     if len(values) < FEWEST:
         return None
     cuts = quantiles(values, n=20, method="inclusive")
+    low, high = scale.height(cuts[0]), scale.height(cuts[-1])
     label = f"usual before: {digits(cuts[0])} to {digits(cuts[-1])}"
-    return Band(scale.height(cuts[0]), scale.height(cuts[-1]), label)
+    half = len(values) // 2
+    moved = scale.height(median(values[half:])) - scale.height(median(values[:half]))
+    return Band(low, high, label) if abs(moved) <= DRIFT * (high - low) else None

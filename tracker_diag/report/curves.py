@@ -1,7 +1,8 @@
 """Curves: which series of a run a reader needs, and how they are named and grouped."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Literal, TypeAlias
 
 from tracker_diag.metrics.registry import PREFIX, Metric
@@ -22,6 +23,9 @@ PLACES = {"post_tool": "after tool calls", "text_only": "before any tool call", 
 
 QUANTILES = ("p50", "p95", "p99", "largest")
 """Statistics of |log-ratio| itself."""
+
+ONE_SCALE = 5.0
+"""Times by which the sizes of two outcomes may differ that are drawn over one scale."""
 
 DASHBOARD = ("loss", "entropy", "kl", "grad_norm")
 """What people watch anyway; it is often calm while something breaks."""
@@ -104,7 +108,7 @@ class Panel:
     series: tuple[str, ...]
     """Names of its lines."""
     lines: Mapping[str, Mapping[int, float]]
-    """Values by step; by slice, or under "" for a line that is alone."""
+    """Values by step; by slice, by outcome, or under "" for a line that is alone."""
     role: Role
 
     @property
@@ -128,7 +132,7 @@ class Panel:
         """Slices and statistic in words."""
         key = StatKey.parse(self.series[0].removeprefix(PREFIX))
         if key is None:
-            return self.name
+            return " and ".join(self.lines) if len(self.lines) > 1 else self.name
         if len(self.series) == 1:
             return f"{key.pair} pair, {PLACES.get(key.slice, key.slice) or 'all tokens'}: {key.stat}"
         stat = SHOWN.get(key.stat, key.stat).removesuffix("_step")
@@ -158,3 +162,27 @@ def panels(summary: Summary) -> list[Panel]:
         if not any(other in drawn for other in others):
             drawn[name] = Panel((name, *others), lines, role)
     return sorted(drawn.values(), key=lambda panel: panel.role != "hero")
+
+
+def with_outcomes_together(drawn: Sequence[Panel]) -> list[Panel]:
+    """The panels with the first outcome and the next of its size over one scale, as of a reward and its evaluation."""
+    first = next((panel for panel in drawn if _is_outcome(panel)), None)
+    other = next((panel for panel in drawn if first and panel is not first and _is_of_size(panel, first)), None)
+    if first is None or other is None:
+        return [*drawn]
+    lines = {panel.name: panel.lines[""] for panel in (first, other)}
+    both = replace(first, series=(*first.series, *other.series), lines=lines)
+    return [both if panel is first else panel for panel in drawn if panel is not other]
+
+
+def _is_outcome(panel: Panel) -> bool:
+    return panel.metric.outcome and panel.role in ("hero", "outcome") and not panel.log
+
+
+def _is_of_size(panel: Panel, other: Panel) -> bool:
+    low, high = sorted((_size(panel), _size(other)))
+    return _is_outcome(panel) and 0 < high <= ONE_SCALE * low
+
+
+def _size(panel: Panel) -> float:
+    return max((abs(value) for line in panel.lines.values() for value in line.values() if isfinite(value)), default=0.0)

@@ -66,7 +66,8 @@ def broke(first: Finding, now: Now | None = None) -> str:
 
 def remark(first: Finding) -> str:
     """Why a note raises no alarm; empty for what does."""
-    return f"A note, no alarm: how often {first.rule.id} is wrong has not been measured yet" if first.unproven else ""
+    why = f"A note, no alarm: {first.rule.id} is a candidate, its record is not good enough for alarms yet"
+    return why if first.unproven else ""
 
 
 def where(finding: Finding) -> str:

@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, StrMethod
 from tracker_diag.records import Histogram
 from tracker_diag.report.charts import drawn_marks
 from tracker_diag.report.console import cut, digits
-from tracker_diag.report.curves import PLACES, Panel, panels
+from tracker_diag.report.curves import PLACES, Panel, panels, with_outcomes_together
 from tracker_diag.report.decision import decide, marks_of
 from tracker_diag.report.palette import SLICES, TONES
 from tracker_diag.rules.triage import Summary
@@ -27,6 +27,8 @@ MOST_PANELS = 4
 """Curves that a picture has room for."""
 COLORS = {name: light for name, (light, _) in SLICES.items()}
 """One colour for each slice in every picture."""
+GREYS = ("0.2", "0.6")
+"""Of lines that are of no slice."""
 
 
 def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
@@ -83,7 +85,7 @@ def timeline_figure(summary: Summary) -> Figure:
     Args:
         summary: of a run in which something broke.
     """
-    decision, shown = decide(summary), panels(summary)[:MOST_PANELS]
+    decision, shown = decide(summary), with_outcomes_together(panels(summary))[:MOST_PANELS]
     heights = [1.9, *[0.75] * (len(shown) - 1)] if shown else [0.3]
     title = "\n".join(textwrap.wrap(_cut(str(decision), 150), 76))
     about = "\n".join(_cut(f"{tile.value}: {tile.what}", 118) for tile in decision.tiles)
@@ -130,9 +132,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     log = panel.log and bool(values) and min(values) > 0
     if log:
         axes.set_yscale("log")
-    for slice, line in panel.lines.items():
-        label = PLACES.get(slice, slice) or None
-        axes.plot([*line], [*line.values()], color=COLORS.get(slice, "0.2"), lw=1.5, label=label)
+    for (name, line), grey in zip(panel.lines.items(), GREYS, strict=False):
+        label = PLACES.get(name, name) or None
+        axes.plot([*line], [*line.values()], color=COLORS.get(name, grey), lw=1.5, label=label)
     axes.set_facecolor("0.965")
     axes.grid(axis="y", color="0.88", lw=0.7)
     axes.yaxis.set_minor_locator(NullLocator())

@@ -5,12 +5,13 @@ from typing import Any
 
 from tracker_diag.records import Table
 from tracker_diag.report.charts import Chart, axis_ticks, chart, drawn_marks
-from tracker_diag.report.curves import PLACES, Role, main_finding, panels, rests_on
+from tracker_diag.report.curves import PLACES, Role, main_finding, panels, rests_on, with_outcomes_together
 from tracker_diag.report.decision import decide, marks_of, since, where
 from tracker_diag.report.distributions import rewards, steppers
 from tracker_diag.report.evidence import speaks_against, speaks_for
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.note import note_on
+from tracker_diag.report.palette import SLICES
 from tracker_diag.report.tables import brief, by_growth
 from tracker_diag.report.templates import rendered
 from tracker_diag.report.tokens import WORST, groups, visible
@@ -67,11 +68,12 @@ def _charts(summary: Summary, ends: tuple[float, float]) -> dict[Role, list[Char
     first = main_finding(summary)
     main = first and rests_on(first, summary.curves)
     drawn: dict[Role, list[Chart]] = {"hero": [], "outcome": [], "evidence": [], "dashboard": []}
-    for panel in panels(summary):
+    for panel in with_outcomes_together(panels(summary)):
         lines = sorted(panel.lines.items(), key=lambda line: first is None or line[0] != first.slice)
-        curves = [(PLACES.get(name, name), name, points) for name, points in lines]
-        usual = panel.role == "hero" and main and main[1].at is None and main[1].baseline is not None
-        before = first.onset if first is not None and usual and not panel.metric.outcome else None
+        colors = [name if name in SLICES else "second" * (at > 0) for at, (name, _) in enumerate(lines)]
+        curves = [(PLACES.get(name, name), color, points) for color, (name, points) in zip(colors, lines, strict=True)]
+        usual = panel.role == "hero" and not panel.metric.outcome and main and main[1].baseline is not None
+        before = first.onset if first is not None and usual else None
         made = chart(panel.title, panel.unit, curves, ends, log=panel.log, before=before)
         if made is not None:
             drawn[panel.role].append(made)

@@ -57,8 +57,8 @@ def consequence(against: Against) -> str:
         "no outcome parted"
     ]
     if first not in by_effect(outcomes)[:1]:
-        parts.append(f"first to part was {name_of(first.series)}, {since(against.axis, first).replace('since', 'at')}")
-    return f"{name}: {'; '.join(parts)}"
+        parts.append(f"{name_of(first.series)} parted first, {since(against.axis, first)}")
+    return f"{name}: {', '.join(parts)}"
 
 
 def preferred(comparison: Comparison) -> str:
