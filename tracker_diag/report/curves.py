@@ -165,7 +165,7 @@ def panels(summary: Summary) -> list[Panel]:
 
 
 def with_outcomes_together(drawn: Sequence[Panel]) -> list[Panel]:
-    """The panels with the first outcome and the next of its size over one scale, as of a reward and its evaluation."""
+    """The panels, with the first outcome and the next of its size in one: a reward and its evaluation, say."""
     first = next((panel for panel in drawn if _is_outcome(panel)), None)
     other = next((panel for panel in drawn if first and panel is not first and _is_of_size(panel, first)), None)
     if first is None or other is None:
