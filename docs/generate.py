@@ -192,8 +192,8 @@ def _rows(titles: list[str], rows: Iterable[tuple[str, list[Any]]]) -> list[str]
 ALERTS = """\
 # Alerts, at the Monitor's door
 
-`make alerts` plays 200 runs of each kind{so_far}: real tensors for each step,
-through `Monitor.observe` and `Monitor.log`, with all rules. A batch is 64 sequences of 44 tokens, half of them with a
+`make alerts` plays 200 runs of each kind{so_far}. Each step has
+real tensors, given to `Monitor.observe` and `Monitor.log`, with all rules. A batch is 64 sequences of 44 tokens, half of them with a
 tool's answer in their middle. The log-ratio of each token is drawn from a normal distribution, with a standard
 deviation of 0.05. In each slice this deviation varies from step to step by 10 %, as an AR(.8). The author of
 the rules wrote these runs too. They measure delays and false alarms under such noise.
@@ -218,7 +218,7 @@ def alerts_page() -> str:
     rows = json.loads((DOCS / "alerts.json").read_text())
     failures, healthy = ([row for row in rows if ("found" in row) is ill] for ill in (True, False))
     ill, sound = (min(row["runs"] for row in of) for of in (failures, healthy))
-    so_far = "" if ill == sound == 200 else f", so far {ill} of each failure, and {sound} or more of each healthy kind"
+    so_far = "" if ill == sound == 200 else f" (so far {ill} of each failure and {sound} or more of each healthy kind)"
     lines = [
         f"| {row['name']} | {row['found']} of {row['runs']} | {row['named']} | {row['early']} | {row['delay'] or 0:g} "
         f"| {row['late'] or 0:g} | {', '.join(row['else']) or '–'} |"
