@@ -218,7 +218,7 @@ def alerts_page() -> str:
     rows = json.loads((DOCS / "alerts.json").read_text())
     failures, healthy = ([row for row in rows if ("found" in row) is ill] for ill in (True, False))
     ill, sound = (min(row["runs"] for row in of) for of in (failures, healthy))
-    so_far = "" if ill == sound == 200 else f" (so far {ill} of each failure and {sound} or more of each healthy kind)"
+    so_far = "" if ill == sound == 200 else f" (so far {ill} of each failure, {sound} or more of each healthy kind)"
     lines = [
         f"| {row['name']} | {row['found']} of {row['runs']} | {row['named']} | {row['early']} | {row['delay'] or 0:g} "
         f"| {row['late'] or 0:g} | {', '.join(row['else']) or '–'} |"
