@@ -127,7 +127,8 @@ def test_a_replay_is_written_next_to_the_wandb_run_once(tokens, tmp_path):
         assert sorted(set(steps)) == list(range(12))
         assert len(steps) == len(set(steps))
         assert server.of_run == {"diag/more": 0}
-        assert "diag/events" in server.summary("r-diag-replay")
+        (marked,) = [file for file in server.files.values() if b"replayed from " in file]
+        assert str(tokens).encode() in marked
         assert server.sent("NotifyScriptableRunAlert") == []
 
 
