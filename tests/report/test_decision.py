@@ -38,7 +38,7 @@ def test_it_says_what_to_do_how_far_at_what_cost_where_to_resume_and_what_next()
     assert (harm.value, harm.what) == ("−46 %", "reward, mean 0.648 at step 111 → 0.35 at step 159")
     assert harm.note == "worse since step 125"
     assert resume.value == "Step 81"
-    assert resume.note == "step 111 has the best reward, but is 4× off already"
+    assert resume.note == "step 111 has the best reward, but 4× the usual p95 |log-ratio| after tool calls"
     assert todo.what == GROWS.rule.remedy[0]
 
 

@@ -66,7 +66,7 @@ def broke(first: Finding, now: Now | None = None) -> str:
 
 def remark(first: Finding) -> str:
     """Why a note raises no alarm; empty for what does."""
-    why = f"A note, no alarm: {first.rule.id} is a candidate, its record is not good enough for alarms yet"
+    why = f"A note, no alarm: how often {first.rule.id} is right is not measured well enough yet"
     return why if first.unproven else ""
 
 

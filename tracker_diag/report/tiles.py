@@ -193,7 +193,8 @@ def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
         points = summary.curves[now.series]
         step = max((step for step in points if step <= _at(best)), default=None)
         ratio = 0.0 if step is None else points[step] / now.usual
-        note = f"step {_at(best):,} has the best {best.series}, but is {times(ratio)} off already" * (ratio > 1.2)
+        level = f"{times(ratio)} the usual {name_of(now.series)}"
+        note = f"step {_at(best):,} has the best {best.series}, but {level}" * (ratio > 1.2)
     what = "checkpoint" if good in summary.checkpoints else "step"
     return Tile(f"Step {good:,}", f"last safe {what}: resume there or earlier", note)
 
