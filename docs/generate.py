@@ -192,12 +192,12 @@ def _rows(titles: list[str], rows: Iterable[tuple[str, list[Any]]]) -> list[str]
 ALERTS = """\
 # Alerts, at the Monitor's door
 
-`make alerts` plays 200 runs of each kind{so_far}. Each step has
-real tensors, given to `Monitor.observe` and `Monitor.log`, with all rules. A batch is 64 sequences of 44 tokens, half of them with a
-tool's answer in their middle. The log-ratio of each token is drawn from a normal distribution, with a standard
-deviation of 0.05. In each slice this deviation varies from step to step by 10 %, as an AR(.8). The author of
-the rules wrote these runs too. They measure delays and false alarms under such noise.
-They do not measure whether real failures look like this.
+`make alerts` plays 200 runs of each kind{so_far}.
+Each step has real tensors, given to `Monitor.observe` and `Monitor.log`, with all rules. A batch is 64 sequences of 44
+tokens, half of them with a tool's answer in their middle. The log-ratio of each token is drawn from a normal
+distribution, with a standard deviation of 0.05. In each slice this deviation varies from step to step by 10 %, as an
+AR(.8). The author of the rules wrote these runs too. They measure delays and false alarms under such noise. They do not
+measure whether real failures look like this.
 
 A run ends with the first rule that fires and is no part of another finding. Seeds are 20,000 and above; the rules were
 made on others.
