@@ -23,6 +23,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def _fleet(folder: Path) -> Fleet:
         (runs / f"seed{seed}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     watch = Watch(str(runs), folder / "state", project=True, rules=chosen(None), receivers={})
     watch.check()
-    return watch.fleet
+    return replace(watch.fleet, source="runs/grpo-tools")
 
 
 def _row(step: int, grow: float, *, seed: int = 0, slices: bool = False) -> dict[str, float]:

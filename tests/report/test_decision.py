@@ -6,6 +6,7 @@ from tracker_diag.report.decision import decide, marks_of
 from tracker_diag.report.note import note_on
 from tracker_diag.report.terminal import headline
 from tracker_diag.report.tiles import times
+from tracker_diag.rules.acknowledged import Acknowledged
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import incidents
 from tracker_diag.rules.loader import catalog
@@ -81,6 +82,11 @@ def test_a_calm_run_continues_with_its_level():
     decision = decide(summary(best=(level,)))
     assert str(decision) == "Continue. Nothing is wrong in 160 rows, as far as the rules could see"
     assert (decision.tiles[0].value, decision.tiles[0].what) == ("0.6", "reward, mean of the last rows")
+
+
+def test_what_is_acknowledged_in_a_run_that_is_too_short_has_a_verb():
+    known = summary(GROWS, judged=False, acknowledged=(Acknowledged("POL001", "on purpose"),))
+    assert decide(known).verb == "Too short"
 
 
 def test_a_factor_has_two_digits():

@@ -9,7 +9,7 @@ from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import UNSURE
 from tracker_diag.rules.triage import Summary
 
-TONES: dict[str, Tone] = {"stop": "error", "watch": "warn", "continue": "ok"}
+TONES: dict[str, Tone] = {"stop": "error", "watch": "warn", "continue": "ok", "too_short": "unknown"}
 """Of a decision, by the action that is recommended."""
 
 HARM = ("began", "damage")
@@ -40,7 +40,7 @@ def decide(summary: Summary, cost: str = "") -> Decision:
         cost: what was spent since the onset of the first break; the number of steps by default.
     """
     first, action = main_finding(summary), summary.recommendation.action
-    verb, rows = action.capitalize(), f"{summary.steps:,} row{'s' * (summary.steps != 1)}"
+    verb, rows = action.replace("_", " ").capitalize(), f"{summary.steps:,} row{'s' * (summary.steps != 1)}"
     if first is not None:
         now = where_it_is(summary, first)
         tone: Tone = "info" if first.unproven else TONES[action]
