@@ -84,9 +84,7 @@ class TablePart:
         what = f"step {self.first} has" if self.first == self.last else f"steps {self.first} to {self.last} have"
         for piece in self.pieces:
             with skipped.instead():
-                rows = piece.table()
-                inside = self.first <= piece.first and piece.last <= self.last
-                tables.append(rows if inside else self._own(rows))
+                tables.append(self._rows_of(piece))  # kept nowhere else, as tables may be cleared
             if sum(map(len, tables)) > MOST_TOKENS:
                 tables.clear()
                 skipped(SourceError(f"{piece.where}: {what} more than {MOST_TOKENS:,} tokens"))
@@ -100,7 +98,10 @@ class TablePart:
                 tables.clear()
                 yield from by_step(at, whole, texts, self.first if self.first == self.last else None)
 
-    def _own(self, rows: Any) -> Any:
+    def _rows_of(self, piece: Piece) -> Any:
+        rows = piece.table()
+        if self.first <= piece.first and piece.last <= self.last:
+            return rows
         steps = rows["step"].to_numpy()
         mine = (steps >= self.first) & (steps <= self.last)
         if mine.all():
