@@ -83,7 +83,9 @@ def test_a_state_of_another_release_of_the_framework_is_told_and_gone_on_with(tm
     third = Monitor()
     assert Saved(third, "numpy").find(tmp_path)
     (said,) = caplog.messages
-    assert said.startswith(f"the state of the diagnostics is of numpy 0.1, and this is {version('numpy')}: they keep its baselines")
+    assert said.startswith(
+        f"the state of the diagnostics is of numpy 0.1, and this is {version('numpy')}: they keep its baselines"
+    )
     assert third.step == 8
 
 

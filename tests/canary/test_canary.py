@@ -232,5 +232,5 @@ def test_sglang_is_asked_for_the_log_probabilities_of_its_input():
 def test_a_wrong_canary_is_refused_at_once():
     score = drifting(lambda: 0)
     for sequences, settings in ((SEQUENCES[:1], {}), (SEQUENCES, {"every": 0}), (SEQUENCES, {"lag": -1})):
-        with pytest.raises(DiagError, match="given[,;] expected"):
+        with pytest.raises(DiagError, match=r"given[,;] expected"):
             Canary(td.Monitor(), sequences, trainer=score, sampler=score, **settings)
