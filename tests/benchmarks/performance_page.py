@@ -96,18 +96,6 @@ twentieth of the rows, {late:.0f} MB at the end, {most:.0f} MB at most. Pages th
 """
 
 
-def _of_any_size(run: dict[str, Any]) -> str:
-    """What tests/benchmarks/replay_rows.py measured on a table of a billion rows, in words."""
-    (_, early), *_, (_, late) = run["memory"]
-    most = max(megabytes for _, megabytes in run["memory"])
-    return f"""\
-{run["rows"]:,} rows went through `python tests/benchmarks/replay_rows.py --rows 1_000_000_000 --workers 2` in \
-{run["seconds"]:,.0f} s, on: {run["machine"]}. That is {run["rows"] / run["seconds"] / 1e6:.2f} million a second, and \
-{run["rows"] / run["cpu_seconds"] / 1e6:.2f} million per CPU second. All processes together had {early:.0f} MB after a \
-twentieth of the rows, {late:.0f} MB at the end, {most:.0f} MB at most. Pages that they share count in each.
-"""
-
-
 def _with_trl(costs: list[dict[str, Any]]) -> str:
     rows = "\n".join(
         f"| {cost['logging_steps']} | {cost['step']:.0f} ms | {cost['hooks']:.2%} | {cost['writer']:.2%} "

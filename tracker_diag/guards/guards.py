@@ -1,7 +1,7 @@
 """Guards: holds each policy against the incidents of the run, once a step, and says what is to be done.
 
-log: dry runs say what they would do; what is held continues or is released decide: guards that act are asked, overruled
-ones drop out, all ranks do the same or nothing
+log:     dry runs say what they would do; what is held continues or is released
+decide:  guards that act are asked, overruled ones drop out, all ranks do the same or nothing
 """
 
 from collections import Counter

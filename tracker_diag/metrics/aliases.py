@@ -266,7 +266,7 @@ class _Matcher:
                     patterns.append((key, name, place, ""))
                 else:
                     self._exact.setdefault(key, (name, place))
-        patterns.sort(key=lambda ignored: len(re.sub(r"\*|\{\w+\}", "", ignored[0])), reverse=True)
+        patterns.sort(key=lambda pattern: len(re.sub(r"\*|\{\w+\}", "", pattern[0])), reverse=True)
         self._patterns = [(_compiled(pattern), name, place, why) for pattern, name, place, why in patterns]
         """With the canonical name of each, empty if it is ignored; patterns with most literal letters first."""
 
