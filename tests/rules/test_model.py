@@ -68,8 +68,9 @@ def test_what_a_rule_may_not_say(fields, message):
         ({"kind": "baseline_ratio", "series": {"stat": "p95"}}, "expected exactly one of above and below"),
         (
             {"kind": "trend", "series": {"stat": "p95"}, "steps": 40, "factor": 2, "change": 1},
-            "expected at most one of them",
+            "expected at most one of factor and change",
         ),
+        ({"kind": "spike", "series": {"stat": "p95"}}, "expected exactly one of factor and change"),
         (
             {"kind": "threshold", "series": {"stat": "p95"}, "above": {"ppo": 1}},
             "expected a limit for `other` next to those of algorithms",

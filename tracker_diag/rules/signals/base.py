@@ -128,15 +128,19 @@ def _limit_of(limit: Limit | None, algorithm: Algorithm | None) -> float | None:
 
 @dataclass(config=CLOSED, kw_only=True)
 class Material(Signal):
-    """A change of at least a size, regardless of the noise; of any size if neither is given."""
+    """A change of at least a size, regardless of the noise."""
+
+    any_size: ClassVar[bool] = False
+    """Whether both sizes may be left out; then every change counts."""
 
     factor: float | None = Field(default=None, gt=1, description="For series that are positive.")
     change: float | None = Field(default=None, gt=0, description="In the series' own unit.")
 
     @model_validator(mode="after")
-    def _at_most_one_size(self) -> "Material":
-        if self.factor is not None and self.change is not None:
-            raise ValueError("factor and change given, expected at most one of them")
+    def _one_size(self) -> "Material":
+        given = [size for size in (self.factor, self.change) if size is not None]
+        if len(given) > 1 or not (given or self.any_size):
+            raise ValueError(f"expected {'at most' if self.any_size else 'exactly'} one of factor and change")
         return self
 
 

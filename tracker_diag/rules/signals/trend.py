@@ -32,6 +32,7 @@ class Trend(Material):
     """
 
     historical: ClassVar[bool] = True
+    any_size: ClassVar[bool] = True
     verbs: ClassVar[Mapping[str, Verb]] = {
         "rises": Verb(number="change", times="factor", required=False),
         "falls": Verb({"direction": "falling"}, number="change", times="factor", required=False),
