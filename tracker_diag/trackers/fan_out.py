@@ -19,13 +19,13 @@ from tracker_diag.trackers.log import LogTracker
 from tracker_diag.trackers.tracker import (
     LINKS,
     PICTURE,
+    Description,
     End,
     Entry,
     Event,
     File,
     Metrics,
     Tracker,
-    Verdict,
     give,
     writing,
 )
@@ -84,8 +84,8 @@ class FanOut:
         Where a person hears of something bad, the decision on the run `so_far` comes with it, and its picture.
         """
         loud = any(notice.level != "info" for notice in notices)
-        drawings, verdicts = self._decision(so_far, f"As of step {step}.") if loud else ([], [])
-        self._write(step, [Metrics(own), *records, *drawings], [*changed, *notices, *verdicts])
+        drawings, descriptions = self._decision(so_far, f"As of step {step}.") if loud else ([], [])
+        self._write(step, [Metrics(own), *records, *drawings], [*changed, *notices, *descriptions])
 
     def events(self, step: int, events: Sequence[str], changed: Sequence[Finding], notices: Sequence[Notice]) -> None:
         """What was done on purpose at `step`, and the findings that ended by it."""
@@ -93,15 +93,15 @@ class FanOut:
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """Write the end to all of them first: while one that is down is waited for, the others finish."""
-        drawings, verdicts = self._decision(lambda: summary)
-        self._write(summary.last_step or 0, drawings, [*verdicts, End(summary, tables)])
+        drawings, descriptions = self._decision(lambda: summary)
+        self._write(summary.last_step or 0, drawings, [*descriptions, End(summary, tables)])
         for tracker in self._all:
             with self._guard():
                 tracker.close()
             self._collect(tracker)
 
-    def _decision(self, so_far: Callable[[], Summary], below: str = "") -> tuple[list[Drawing], list[Verdict]]:
-        """The picture and the verdict of the run `so_far`, where there is somebody to show them.
+    def _decision(self, so_far: Callable[[], Summary], below: str = "") -> tuple[list[Drawing], list[Description]]:
+        """The picture and the description of the run `so_far`, where there is somebody to show them.
 
         There is no picture where nothing is to be pointed at.
         """
@@ -109,7 +109,7 @@ class FanOut:
             with self._health.guard("internal_errors"), writing():
                 summary = so_far()
                 shown, note = picture(summary), note_on(summary, LINKS, PICTURE)
-                return [shown] if shown else [], [Verdict(f"{note}\n\n{below}".strip())]
+                return [shown] if shown else [], [Description(f"{note}\n\n{below}".strip())]
         return [], []
 
     def _write(self, step: int, together: Sequence[Entry], single: Sequence[Entry]) -> None:
@@ -155,7 +155,7 @@ def scrubbed(entry: Entry) -> Entry:
     """An entry with stars in place of secrets in what it says."""
     if isinstance(entry, Notice):
         return replace(entry, title=without_secrets(entry.title), text=without_secrets(entry.text))
-    if isinstance(entry, Event | Verdict | File):
+    if isinstance(entry, Event | Description | File):
         return replace(entry, text=without_secrets(entry.text))
     if isinstance(entry, End):
         return replace(entry, tables=[_table(table) for table in entry.tables])

@@ -68,11 +68,11 @@ class Event:
 
 
 LINKS, PICTURE = "<!-- links -->", "<!-- picture -->"
-"""Where a tracker may put its own in a `Verdict`; in Markdown nobody sees them."""
+"""Where a tracker may put its own in a `Description`; in Markdown nobody sees them."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Description:
     """The decision on the run so far, in Markdown, for the page of the run; a later one takes its place."""
 
     text: str
@@ -94,7 +94,7 @@ class End:
     tables: Sequence[Table]
 
 
-Entry: TypeAlias = Record | Metrics | Finding | Standing | Notice | Event | Verdict | File | End
+Entry: TypeAlias = Record | Metrics | Finding | Standing | Notice | Event | Description | File | End
 """What is written to a tracker. A `Finding` is one that began, fired, was resolved or is explained by another."""
 
 RECORDS = (Scalar, Histogram, Table, Drawing)

@@ -7,10 +7,10 @@ from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import rule_called
 from tracker_diag.rules.model import Rule
-from tracker_diag.trackers.tracker import Entry, Event, File, Metrics, Verdict
+from tracker_diag.trackers.tracker import Description, Entry, Event, File, Metrics
 
-PLAIN: Mapping[str, type[Metrics | Notice | Event | Verdict | File]] = {
-    "metrics": Metrics, "alert": Notice, "event": Event, "verdict": Verdict, "file": File,
+PLAIN: Mapping[str, type[Metrics | Notice | Event | Description | File]] = {
+    "metrics": Metrics, "alert": Notice, "event": Event, "description": Description, "file": File,
 }  # fmt: skip
 """Entries whose values are JSON, by their key in a line."""
 

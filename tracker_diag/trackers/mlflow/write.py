@@ -26,6 +26,7 @@ from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_i
 from tracker_diag.trackers.tracker import (
     RECORDS,
     Address,
+    Description,
     End,
     Entry,
     Event,
@@ -36,7 +37,6 @@ from tracker_diag.trackers.tracker import (
     Standing,
     Tracker,
     Unavailable,
-    Verdict,
     is_a,
 )
 
@@ -76,7 +76,7 @@ class MlflowTracker(Tracker):
     """
 
     name = "mlflow"
-    takes = (*RECORDS, Standing, Event, Verdict, File, End)
+    takes = (*RECORDS, Standing, Event, Description, File, End)
     library = "mlflow"
     pace = 1.0
 
@@ -216,7 +216,7 @@ class MlflowTracker(Tracker):
                 self._tags |= tags_of(entry.findings)
             elif isinstance(entry, Event):
                 self._put_table(events_table([(step, entry.text)]))
-            elif isinstance(entry, Verdict):
+            elif isinstance(entry, Description):
                 self._tags[NOTE_TAG] = with_links(entry.text, self._experiment, self.run_id)
             elif isinstance(entry, File):
                 self._files[f"{PREFIX}{entry.name}"] = entry.text.encode
