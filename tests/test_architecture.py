@@ -126,3 +126,10 @@ def test_importing_the_package_loads_no_optional_library():
     code = f"import sys, tracker_diag, tracker_diag.cli.app; print(*sorted(set(sys.modules) & {OPTIONAL!r}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.split() == []
+
+
+def test_a_tracker_is_named_in_its_own_folder_alone():
+    """The protocol is enough for all others; Trackio stands for any tracker."""
+    own = PACKAGE / "trackers" / "trackio"
+    others = (file for file in PACKAGE.rglob("*") if file.suffix in {".py", ".yaml", ".j2"} and own not in file.parents)
+    assert [str(file) for file in others if "trackio" in file.read_text().lower()] == []

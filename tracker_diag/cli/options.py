@@ -8,8 +8,8 @@ import typer
 
 SOURCE = (
     "A file or folder (metrics JSONL, CSV, trainer_state.json, TensorBoard, .wandb, console log, notebook, "
-    "evaluations.npz, monitor.csv). Or mlflow:<run id>[@tracking uri], wandb:<entity>/<project>/<run>, "
-    "trackio:<project>/<run>."
+    "evaluations.npz, monitor.csv). Or mlflow:<run id>[@tracking uri], wandb:<entity>/<project>/<run>, or "
+    "<tracker>:<run> of another tracker."
 )
 
 

@@ -53,8 +53,8 @@ def replay(
     log_to: Annotated[
         str | None,
         typer.Option(
-            help="Write the findings into this run: mlflow:<run id>[@uri], wandb:<entity>/<project>/<run> or "
-            "trackio:<project>/<run>."
+            help="Write the findings into this run: mlflow:<run id>[@uri], wandb:<entity>/<project>/<run>, or "
+            "<tracker>:<run> of another tracker."
         ),
     ] = None,
     window: Annotated[int, typer.Option(min=1, help="Steps that each statistic is taken over.")] = 8,

@@ -16,8 +16,8 @@ def traces(
     source: Annotated[
         str,
         typer.Argument(
-            help="A file of OpenTelemetry spans (OTLP or SDK JSON), Weave calls, MLflow or Trackio "
-            "traces, or messages; or mlflow:<run id or experiment>[@tracking uri], trackio:<project>[/<run>]."
+            help="A file of OpenTelemetry spans (OTLP or SDK JSON), Weave calls, traces of MLflow or another tracker, "
+            "or messages; or mlflow:<run id or experiment>[@tracking uri], or <tracker>:<project> of another tracker."
         ),
     ],
     *,

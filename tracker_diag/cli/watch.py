@@ -33,7 +33,7 @@ def watch(
         str,
         typer.Argument(
             help="What diagnose takes: a file or folder that grows, mlflow:<run id>[@tracking uri], "
-            "wandb:<entity>/<project>/<run>, trackio:<project>/<run>."
+            "wandb:<entity>/<project>/<run>, or <tracker>:<run> of another tracker."
         ),
     ],
     *,
@@ -41,8 +41,8 @@ def watch(
         bool,
         typer.Option(
             "--project",
-            help="All runs of mlflow:<experiment>[@tracking uri], wandb:<entity>/<project>, trackio:<project>, or a "
-            "folder of files or runs; also those that begin later.",
+            help="All runs of mlflow:<experiment>[@tracking uri], wandb:<entity>/<project>, a project of another "
+            "tracker, or a folder of files or runs; also those that begin later.",
         ),
     ] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 15.0,

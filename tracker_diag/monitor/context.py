@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.scrub import is_secret, secrets_of, without_secrets
+from tracker_diag.trackers.discovery import watchable
 
 FILE = "context.json"
 
 PACKAGES = (
     "tracker-diag", "torch", "numpy", "transformers", "trl", "verl", "openrlhf", "skyrl", "areal", "prime-rl",
     "nemo-rl", "stable-baselines3", "lightning", "pytorch-lightning", "ray", "accelerate", "peft", "deepspeed",
-    "vllm", "sglang", "flash-attn", "tokenizers", "datasets", "gymnasium", "mlflow", "wandb", "trackio", "tensorboard",
+    "vllm", "sglang", "flash-attn", "tokenizers", "datasets", "gymnasium", "tensorboard",
 )  # fmt: skip
-"""Distributions whose version may change what a run does."""
+"""Distributions whose version may change what a run does, next to those of trackers."""
 
 SEED = ("seed", "random_seed", "train_seed", "data_seed", "env_seed", "general_seed")
 DATA = (
@@ -149,7 +150,7 @@ def _plain(value: object, known: list[str]) -> object:
 def versions_here() -> dict[str, str]:
     """Python, the system, and the packages that matter, as far as they are installed; CUDA where torch is loaded."""
     versions = {"python": platform.python_version(), "system": platform.platform(terse=True)}
-    for name in PACKAGES:
+    for name in (*PACKAGES, *(kind.library for kind in watchable())):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:  # noqa: PERF203  # one of many

@@ -40,7 +40,7 @@ def _draw_no_more() -> None:
 def ready() -> None:
     """Import what draws, in the thread that sets a tracker up: later a thread of ours draws.
 
-    While a thread imports matplotlib, other threads find half of it in `sys.modules`. Trackio then drops a row.
+    While a thread imports matplotlib, other threads find half of it in `sys.modules`. A tracker may drop a row by that.
     """
     with suppress(ImportError):  # `drawn` says that it is missing
         import_module("tracker_diag.report.figures")

@@ -76,7 +76,7 @@ class Diagnosis:
         Raises:
             MissingExtra: pandas is not installed.
         """
-        return require("pandas", "trackio").DataFrame(self.series).rename_axis("step").sort_index()
+        return require("pandas", "pandas").DataFrame(self.series).rename_axis("step").sort_index()
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of `tracker-diag diagnose --json`: that of the summary, with costs, keys and notes."""

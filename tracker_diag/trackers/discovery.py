@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from tracker_diag.errors import DiagError, UnknownName
-from tracker_diag.trackers.tracker import Tracker
+from tracker_diag.trackers.tracker import Address, Name, Tracker
 
 GROUP = "tracker_diag.trackers"
 """Entry points of this group name a subclass of `Tracker` each. What it is imported from loads no tracker."""
@@ -32,6 +32,18 @@ def tracker_class(name: str) -> type[Tracker]:
     except Exception as error:
         raise _failure(known[name], "cannot be loaded", error) from error
     return kind
+
+
+def reopened(kind: type[Tracker], place: Address | Name) -> Tracker:
+    """The tracker of this `kind` that writes to `place` again.
+
+    Raises:
+        DiagError: it does not, or there is no such run.
+    """
+    tracker = kind.find(place)
+    if tracker is None:
+        raise DiagError(f"{kind.name} does not open {place!r} again")
+    return tracker
 
 
 def tracker_names() -> tuple[str, ...]:

@@ -107,6 +107,12 @@ class Address(dict[str, str]):
     """Where a tracker wrote to, for a process that comes later; without secrets."""
 
 
+class Name(str):
+    """What a finished run is called: the `<run>` of the source `<tracker>:<run>`."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Listener:
     """What a tracker calls when somebody else logs to the run. None of it raises."""
@@ -178,11 +184,11 @@ class Tracker:
         It looks only at libraries that are loaded already, and asks no server.
 
         Args:
-            target: an object that `wrap` was given; an `Address`, to write there again; None for the run that is
-                underway in this process.
+            target: an object that `wrap` was given; an `Address` or the `Name` of a finished run, to write there
+                again; None for the run that is underway in this process.
             run_id: which run, where the object alone does not say it; left out if `wrap` was given none.
         """
-        if isinstance(target, Address):
+        if isinstance(target, Address | Name):
             raise DiagError(f"{cls.name}: cannot be opened again; what is left for it is in the journal alone")
         return None
 

@@ -1,4 +1,4 @@
-"""Chats: an object of messages a line, with its reward and more in it; Trackio's traces are such objects too."""
+"""Chats: an object of messages a line, with its reward and more in it; some trackers keep traces as such objects."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def is_chat(document: Mapping[str, Any]) -> bool:
 
 
 def record_of_chat(document: Mapping[str, Any], place: str, odd: Odd) -> dict[str, Any]:
-    """The sample record of one chat; spans next to the messages, as Trackio has them, say times and failures."""
+    """The sample record of one chat; spans next to the messages say times and failures."""
     holders = [mapping(document.get("metadata")), document]
     name = next((str(document[key]) for key in IDS if document.get(key)), place)
     messages = _messages(document)
@@ -57,7 +57,7 @@ def _messages(document: Mapping[str, Any]) -> list[Message]:
 
 
 def _span(span: Mapping[str, Any], trace: str) -> Span:
-    """A span of Trackio."""
+    """A span next to the messages, of plain values."""
     start, took = seconds_of(span.get("start_time")), _duration(span)
     usage = mapping(span.get("usage"))
     tokens = usage.get("completion_tokens", usage.get("output_tokens"))

@@ -84,9 +84,9 @@ def read_traces(
     """Read the traces of `source`: how each tool fares, and what the rules say over the training steps.
 
     Args:
-        source: a file, `mlflow:<run id, or name or id of an experiment>[@tracking uri]`, or
-            `trackio:<project>[/<run>]`. A file has OTLP JSON, spans as OpenTelemetry's SDK prints them, or W&B Weave
-            calls. Or it has MLflow or Trackio traces, or messages of OpenAI or Anthropic.
+        source: a file, `mlflow:<run id, or name or id of an experiment>[@tracking uri]`, or the same of another
+            tracker. A file has OTLP JSON, spans as OpenTelemetry's SDK prints them, or W&B Weave calls. Or it has
+            traces of MLflow or another tracker, or messages of OpenAI or Anthropic.
         run: the training run. Its clock gives the step of traces that do not say theirs, and the rules see its metrics
             too. Runs in the same MLflow that traces name are found.
         rules, catalog, essential_tools: as in `Monitor`.

@@ -8,7 +8,7 @@ from tracker_diag.errors import DiagError
 from tracker_diag.scrub import without_secrets
 from tracker_diag.trackers.delivery.journal import END, InUse, Journal, NoJournal
 from tracker_diag.trackers.delivery.outbox import Outbox, There
-from tracker_diag.trackers.discovery import tracker_class
+from tracker_diag.trackers.discovery import reopened, tracker_class
 from tracker_diag.trackers.tracker import Address
 
 Held: TypeAlias = Callable[[str], There]
@@ -37,9 +37,7 @@ def _deliver(journal: Journal, seconds: float, there: Held) -> tuple[str, bool]:
         return "nothing was left", True
     name, address = str(journal.about.get("tracker")), Address(journal.about.get("address", {}))
     try:
-        tracker = tracker_class(name).find(address)
-        if tracker is None:
-            raise DiagError(f"{name} does not open {dict(address)} again")  # noqa: TRY301
+        tracker = reopened(tracker_class(name), address)
         outbox = Outbox(tracker, journal, there(address["source"]) if address.get("source") else {})
         try:
             whole = outbox.drain(seconds)

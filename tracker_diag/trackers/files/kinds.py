@@ -23,7 +23,7 @@ NAMED = {
 """What a file with this ending should hold."""
 FOREIGN = {
     b"PAR1": "a Parquet file; token tables are for `tracker-diag replay`",
-    b"SQLite format 3\0": "a SQLite store; give mlflow:<run id>@sqlite:///<file>, or trackio:<project>/<run>",
+    b"SQLite format 3\0": "a SQLite store; give mlflow:<run id>@sqlite:///<file>, or the run of another tracker",
     b"\x1f\x8b": "compressed with gzip; unpack it first",
     b"BZh": "compressed with bzip2; unpack it first",
     b"\xfd7zXZ": "compressed with xz; unpack it first",

@@ -32,6 +32,7 @@ from tracker_diag.trackers.tracker import (
     Event,
     File,
     Listener,
+    Name,
     Off,
     Refused,
     Standing,
@@ -117,6 +118,9 @@ class MlflowTracker(Tracker):
         """
         if isinstance(target, Address):
             return cls._reopened(target)
+        if isinstance(target, Name):
+            run, uri = read.split(target)
+            return cls(require("mlflow", "mlflow").MlflowClient(uri or None), run)
         mlflow: Any = sys.modules.get("mlflow")
         if target is None or target is mlflow:
             active = mlflow.active_run() if hasattr(mlflow, "active_run") else None

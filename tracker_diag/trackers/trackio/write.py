@@ -29,6 +29,7 @@ from tracker_diag.trackers.tracker import (
     Entry,
     Event,
     Listener,
+    Name,
     Off,
     Tracker,
     is_a,
@@ -71,6 +72,9 @@ class TrackioTracker(Tracker):
         Raises:
             DiagError: no run is underway.
         """
+        if isinstance(target, Name):
+            project, run = read.split(target, f"{cls.name}:{target}")
+            target = Address(project=project, name=run)
         if isinstance(target, Address):
             return cls._reopen(target)
         trackio: Any = sys.modules.get("trackio")

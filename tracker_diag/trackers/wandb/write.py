@@ -35,6 +35,7 @@ from tracker_diag.trackers.tracker import (
     Entry,
     Listener,
     Metrics,
+    Name,
     Off,
     Tracker,
     is_a,
@@ -99,6 +100,8 @@ class WandbTracker(Tracker):
         Raises:
             DiagError: no run is underway.
         """
+        if isinstance(target, Name):
+            target = read.finished_address(target, f"{cls.name}:{target}")
         if isinstance(target, Address):
             return Beside(target)
         module = sys.modules.get("wandb")
