@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.errors import SourceError
-from tracker_diag.trackers.files.json_stream import BreaksOff, read_items
-from tracker_diag.trackers.files.text import read_lines
+from tracker_diag.trackers.files.text import read_document, read_lines
 from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.odd import Odd
 
@@ -42,14 +41,10 @@ def _head(file: Path) -> str:
 
 
 def _of_list(file: Path, odd: Odd) -> Iterator[tuple[str, object]]:
-    items = read_items(file, "")
-    next(items)  # which announces the list
-    n = 0
-    try:
-        for n, (_, item) in enumerate(items, 1):
-            yield f"element {n}", item
-    except BreaksOff:
-        odd.count("lists that break off", f"after element {n}")
+    items, wrong = read_document(file)
+    yield from ((f"element {n}", item) for n, item in enumerate(items, 1))
+    if wrong:
+        odd.count("lists that break off", f"after element {len(items)}")
 
 
 def _of_lines(file: Path, odd: Odd) -> Iterator[tuple[str, object]]:
