@@ -15,7 +15,7 @@ import shlex
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -174,25 +174,6 @@ class Journal:
         """What has been delivered and is still there."""
         return [entry for _, entry in self.entries(self._start, self.sent) if "sent" not in entry]
 
-    def adopt(self, others: Sequence["Journal"]) -> None:
-        """Take over all that `others` have, before anything else is put in; they are deleted.
-
-        Raises:
-            OSError: the disk is full, or all are too large for one journal; all are then as they were.
-        """
-        try:
-            self.restart(entry for other in others for entry in other.earlier())
-            for other in others:
-                for _, entry in other.entries():
-                    if "sent" not in entry:
-                        self.append(entry)
-            os.fsync(self._fd)
-        except OSError:
-            self.restart(())
-            raise
-        for other in others:
-            other.close(keep=False)
-
     def delivered(self) -> None:
         """All that was given is delivered; a line says so."""
         whole = not self.unread
@@ -240,7 +221,9 @@ class Journal:
 
 
 def journal_for(tracker: Tracker, kind: str = "") -> Journal:
-    """A new journal of `tracker`, with what dead processes left of the same run.
+    """The journal of `tracker`: that which a dead process left of the same run, or a new one.
+
+    Where several were left, the others wait for `tracker-diag flush`.
 
     Args:
         kind: where what is in it is for `tracker-diag flush` alone, and no process continues it.
@@ -250,17 +233,10 @@ def journal_for(tracker: Tracker, kind: str = "") -> Journal:
     """
     about = {"tracker": tracker.name, "address": dict(tracker.address), "kind": kind}
     base = f"{base_of(tracker)}{kind}"
-    left = sorted(folder().glob(f"{base}*{END}")) if not kind else []
-    journal, earlier = Journal.new(base, about), list[Journal]()
-    for path in left:
+    for path in sorted(folder().glob(f"{base}*{END}")) if not kind else ():
         with contextlib.suppress(NoJournal, OSError):
-            earlier.append(Journal.taken(path, about))
-    try:
-        journal.adopt(earlier)
-    except OSError:  # they wait for `tracker-diag flush`
-        for other in earlier:
-            other.close(keep=True)
-    return journal
+            return Journal.taken(path, about)
+    return Journal.new(base, about)
 
 
 def base_of(tracker: Tracker) -> str:
