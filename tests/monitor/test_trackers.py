@@ -42,9 +42,9 @@ def train(run, log):
 
 
 def written(*places):
-    """All bytes of all files in `places`, but for the file that ids are kept in."""
+    """All bytes of all files in `places`."""
     files = [file for place in places for file in (place, *place.rglob("*")) if file.is_file()]
-    return b"".join(file.read_bytes() for file in files if not file.name.startswith("worst-"))
+    return b"".join(file.read_bytes() for file in files)
 
 
 @pytest.fixture(params=["mlflow", "wandb", "tensorboard", "trackio"])
@@ -120,9 +120,6 @@ def test_the_planted_sequence_is_named_and_neither_ids_nor_text_are_anywhere(tra
         assert 'sequence 5</strong> <span class="faint">the worst step · after tool search · ' in report
         assert "largest log-ratio -6 at position 17 of 24" in report
         assert 'class="said"' not in report
-    (kept,) = journals.glob("worst-*")
-    with np.load(kept) as found:
-        assert SECRET in found["token_ids"]
 
 
 def test_with_a_decoder_the_text_is_there_and_ids_are_not(tracker, journals):

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -56,11 +54,7 @@ def tables(seen):
     }
 
 
-def kept_on_disk(journals):
-    return sorted(journals.glob("worst-*"))
-
-
-def test_the_planted_sequence_tool_and_position_are_named_at_the_alert_and_at_the_end(journals):
+def test_the_planted_sequence_tool_and_position_are_named_at_the_alert_and_at_the_end():
     seen, monitor = run(batch(step) for step in range(110))
     (told,) = [notice.step for notice in seen.notices]
     first = rows(tables(seen)[told])[0]
@@ -79,7 +73,6 @@ def test_the_planted_sequence_tool_and_position_are_named_at_the_alert_and_at_th
     assert [row["moment"] for row in rows(table)] == ["worst"] * 8 + ["first"] * 8  # the last step is the worst
     assert {row["onset"] for row in rows(table)} == {monitor.summary().first_break.onset}
     assert monitor.failures == []
-    assert len(kept_on_disk(journals)) == 1
 
 
 @pytest.mark.nightly
@@ -101,26 +94,22 @@ def test_shares_are_parts_of_the_tail_of_the_windows_eight_steps():
 
 
 @pytest.mark.nightly
-def test_without_ids_and_decoder_nothing_lies_on_the_disk_and_bars_are_shown(journals):
+def test_without_ids_and_decoder_bars_are_shown():
     seen, monitor = run(batch(step, ids=False) for step in range(110))
     (table,) = [one for one in seen.tables if one.name == WORST]
     assert set("".join(row["excerpt"] for row in rows(table))) <= set("·▂▄▆█×□ «»")
     assert all(one.token_ids is None and one.texts is None for one in seen.summary.worst)
-    assert kept_on_disk(journals) == []
     assert monitor.failures == []
 
 
 @pytest.mark.nightly
-def test_ids_lie_on_this_machines_disk_and_go_nowhere_else(journals):
+def test_ids_go_nowhere(journals):
     seen, monitor = run(batch(step) for step in range(110))
     assert len(seen.summary.worst) > 8
     assert all(one.token_ids is None for one in seen.summary.worst)
     assert str(SECRET) not in repr([seen.tables, seen.records, seen.notices, seen.summary.to_json()])
     assert str(SECRET) not in json.dumps(monitor.state_dict())
-    (path,) = kept_on_disk(journals)
-    with np.load(path) as found:
-        assert (found["token_ids"] == SECRET).all()
-        assert (found["sequence"][0], found["tool"][0], found["position"][0]) == (5, "search", 17)
+    assert list(journals.iterdir()) == []
 
 
 @pytest.mark.nightly
@@ -190,40 +179,7 @@ def test_a_decoder_that_hangs_holds_up_neither_training_nor_the_end_for_long(mon
 
 
 @pytest.mark.nightly
-def test_a_disk_that_takes_nothing_is_counted_told_once_and_training_goes_on(journals, caplog, monkeypatch):
-    monkeypatch.setattr(keep, "EVERY", -1.0)  # written at each step
-    monkeypatch.setenv("TRACKER_DIAG_DIR", str(journals / "file"))
-    (journals / "file").write_text("in the way")
-    seen, monitor = run(batch(step) for step in range(110))
-    assert monitor.health["spool_errors"] > 1
-    assert len([one for one in caplog.records if "spool_errors" in one.getMessage()]) == 1
-    assert rows(next(one for one in seen.tables if one.name == WORST))[0]["sequence"] == 5
-    assert max(seen.records) == 109
-
-
-@pytest.mark.nightly
-def test_a_run_that_nobody_closes_keeps_its_sequences_all_the_same(journals, tmp_path):
-    """In `atexit`, when no thread can be started any more."""
-    code = """
-import runpy, sys
-from tracker_diag import Monitor
-batch = runpy.run_path(sys.argv[1])["batch"]
-monitor = Monitor(decode=str)
-for step in range(110):
-    monitor.observe(**batch(step))
-    monitor.log({}, step)
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", code, __file__], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    assert "Traceback" not in run.stderr
-    (path,) = kept_on_disk(journals)
-    with np.load(path) as found:
-        assert (found["sequence"][0], found["step"][0]) == (5, 109)
-
-
-@pytest.mark.nightly
-def test_a_quiet_run_looks_at_nothing_and_shows_nothing(journals, monkeypatch):
+def test_a_quiet_run_looks_at_nothing_and_shows_nothing(monkeypatch):
     looked = []
     monkeypatch.setattr("tracker_diag.tensors.worst._rows", lambda *given: looked.append(given))
     seen, monitor = run(example_batch(step % 60) | {"token_ids": np.ones((64, 24), int)} for step in range(100))
@@ -231,7 +187,6 @@ def test_a_quiet_run_looks_at_nothing_and_shows_nothing(journals, monkeypatch):
     assert looked == []
     assert [one.name for one in seen.tables] == ["diag/slices"]
     assert seen.summary.worst == ()
-    assert kept_on_disk(journals) == []
 
 
 @pytest.mark.nightly
@@ -264,7 +219,7 @@ def test_each_finding_keeps_its_own_and_memory_is_bounded(monkeypatch):
 
 
 @pytest.mark.nightly
-def test_a_resumed_run_keeps_on_from_the_next_step(journals):
+def test_a_resumed_run_keeps_on_from_the_next_step():
     first = Monitor()
     for step in range(100):
         first.observe(**batch(step))
@@ -340,10 +295,3 @@ def test_the_planted_sequence_is_found_in_whatever_form_it_comes(form):
     assert (worst.sequence, worst.batch) == (1005 if form == "packed" else 5, int(form == "micro-batches"))
     assert (worst.slice, worst.tool, worst.position, worst.length) == ("post_tool", "search", 17, 24)
     assert monitor.failures == []
-
-
-@pytest.mark.nightly
-def test_a_finished_table_is_not_written_beside_journals(journals):
-    _, monitor = run((batch(step) for step in range(110)), source="tokens.parquet")
-    assert len(monitor.summary().worst) > 8
-    assert kept_on_disk(journals) == []

@@ -25,6 +25,7 @@ from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.tensors.suspicions import Reach
 from tracker_diag.trackers.discovery import active_trackers, tracker_of
 from tracker_diag.trackers.files.write import JsonlTracker, unused_folder
+from tracker_diag.trackers.keys import flat
 from tracker_diag.trackers.notify import Notifier, from_environment
 from tracker_diag.trackers.tracker import Tracker
 
@@ -34,15 +35,9 @@ USUAL_CLIP = 0.2
 _log = logging.getLogger("tracker_diag")
 
 
-def dotted(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+def dotted(config: Mapping[str, object]) -> dict[str, object]:
     """Nested settings by dotted name."""
-    flat: dict[str, object] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= dotted(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+    return dict(flat(config, "."))
 
 
 def plain(settings: Mapping[Any, object]) -> dict[str, object]:

@@ -26,8 +26,6 @@ class Watch:
         self._settings, self._baseline = settings, read_baseline(baseline)
         self._state = Health()
         self._open: list[Monitor] = []
-        self._last: list[Monitor] = []
-        """The one that began last."""
         self._hooks: list[Callable[[], None]] = []
         self._on, self._warned = not disabled(), disabled()
         self._seen: set[Key] = set()
@@ -60,8 +58,8 @@ class Watch:
             monitor.log(metrics, step)
 
     def explain(self) -> None:
-        """`Monitor.explain`, for each run that is underway; for the last one that was, if none is."""
-        for monitor in self._open or self._last:
+        """`Monitor.explain`, for each run that is underway."""
+        for monitor in self._open:
             monitor.explain()
 
     def close(self) -> None:
@@ -97,7 +95,6 @@ class Watch:
             self._state.record("integration_errors", error)
             return
         self._open.append(monitor)
-        self._last = [monitor]
         monitor.at_close(lambda: self._open.remove(monitor))
 
 

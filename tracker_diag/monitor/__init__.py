@@ -1,1 +1,1 @@
-"""The sequences behind a tail: which are kept while a rule is pending or firing, where, and their text if asked for."""
+"""The live path: from tensors and metrics to a verdict, and on to the trackers."""

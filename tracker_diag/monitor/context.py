@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -79,15 +79,7 @@ class Context:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of `diag/context.json`."""
-        return {
-            "config": dict(self.config),
-            "seed": dict(self.seed),
-            "data": dict(self.data),
-            "evaluation": dict(self.evaluation),
-            "versions": dict(self.versions),
-            "code": self.code and {"commit": self.code.commit, "dirty": self.code.dirty},
-            "missing": list(self.missing),
-        }
+        return {**asdict(self), "missing": list(self.missing)}
 
     @classmethod
     def of_json(cls, text: str) -> "Context":

@@ -20,7 +20,6 @@ from tracker_diag.metrics.series import (
     PAIRS,
     UNKNOWN,
     Pair,
-    Rank,
     SeriesKey,
     StatKey,
     any_of,
@@ -31,7 +30,6 @@ from tracker_diag.report.first_look import Seen, first_look
 from tracker_diag.report.tables import BASELINE
 from tracker_diag.rules.earlier import JUDGED, Earlier
 from tracker_diag.rules.engine import STATE_VALUES, Engine
-from tracker_diag.rules.judge import StepInputs
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.signals.growth import Growth
 from tracker_diag.rules.signals.often import Often
@@ -227,23 +225,6 @@ def lacking(windows: Mapping[Pair, PairWindow]) -> Callable[[StatKey], Reason]:
 def carriers(windows: Mapping[Pair, PairWindow], names: Names) -> Callable[[Pair, str], tuple[Carrier, ...]]:
     """Tells which cells carry the growth of a slice's tail."""
     return lambda pair, name: windows[pair].carriers(name, names) if pair in windows else ()
-
-
-def inputs(
-    own: Mapping[str, float],
-    windows: Mapping[Pair, PairWindow],
-    reach: Reach,
-    names: Names,
-    missing: Mapping[Rank, int] | None,
-) -> StepInputs:
-    """The trainer's `own` metrics of a step, with what the rules must know of its tensors."""
-    return StepInputs(
-        own,
-        absent=absent(windows, reach),
-        lacking=lacking(windows),
-        missing=missing,
-        carriers=carriers(windows, names),
-    )
 
 
 def series(statistics: Mapping[StatKey, Estimate], time_ratio: float | None) -> dict[SeriesKey, Scalar]:

@@ -175,7 +175,13 @@ class Run:
 
     def _inputs(self, own: Mapping[str, float]) -> StepInputs:
         """The metrics of a step, and what is known of its tensors besides their statistics."""
-        return readout.inputs(own, self.windows, self.silence.reach, self.intake.names, self.intake.missing)
+        return StepInputs(
+            own,
+            absent=readout.absent(self.windows, self.silence.reach),
+            lacking=readout.lacking(self.windows),
+            missing=self.intake.missing,
+            carriers=readout.carriers(self.windows, self.intake.names),
+        )
 
     def _fulfil(self, step: int) -> None:
         """Do what was asked for before `step`, and write so."""

@@ -1,18 +1,14 @@
 """Keep: for each finding that is pending or firing on a slice, the worst sequences of three of its steps.
 
-What is kept is bounded, whatever the run's length. It is shown in the report and in the table `diag/worst_sequences`;
-with token ids it is also in a file next to the journals.
+What is kept is bounded, whatever the run's length. It is shown in the report and in the table `diag/worst_sequences`.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair
-from tracker_diag.monitor.worst_file import save, unused
 from tracker_diag.records import Table, WorstSequence
 from tracker_diag.report.tokens import excerpt, worst_table
 from tracker_diag.rules.findings import Finding
@@ -20,17 +16,14 @@ from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.tensors.decode import Decode, Decoder
 from tracker_diag.tensors.intake import Intake
 from tracker_diag.tensors.windows import PairWindow
-from tracker_diag.tensors.worker import Writer
 from tracker_diag.tensors.worst import Found, Place, beyond, tail_mass
 
 MOST_PLACES = 6
 """Slices that are looked at in one step; the gravest findings first, and of these the earliest."""
 MOST_EPISODES = 16
 """Findings whose sequences are kept: the first, and the last ones. Each has 24 sequences of 512 tokens at most."""
-EVERY = 30.0
-"""Seconds from one time that the file is written to the next, unless an alert comes."""
 CLOSE_WITHIN = 5.0
-"""Seconds that the end waits for a decoder or a disk."""
+"""Seconds that the end waits for a decoder."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +70,7 @@ class WorstSequences:
 
     Args:
         decode: makes text of token ids; None for no text.
-        live: whether the run is underway. Then a file keeps sequences with token ids. If a decoder was given and no ids
-            came, a warning says so.
+        live: whether the run is underway. Then a warning says so if a decoder was given and no ids came.
     """
 
     def __init__(self, health: Health, decode: Decode | None, *, live: bool) -> None:
@@ -90,9 +82,6 @@ class WorstSequences:
         """Whether there was an alert for which no table has been sent."""
         self._due: tuple[WorstSequence, ...] | None = None
         """What the next table is of, while its text is made."""
-        self._writer: Writer | None = None
-        self._file: Path | None = None
-        self._writing, self._written = False, 0.0
         self._told = False
 
     def step(
@@ -125,8 +114,6 @@ class WorstSequences:
             self._asked |= alerted
             if self._asked and self._due is None and self.sequences:
                 self._asked, self._due = False, self.sequences
-            if alerted or (self._episodes and time.monotonic() > self._written + EVERY):
-                self._save()
             if self._due is not None:
                 self._shown(self._due)  # begins what is to be decoded
                 if not (self._decoder and self._decoder.busy):
@@ -193,40 +180,10 @@ class WorstSequences:
         return [worst_table(shown)] if shown else []
 
     def close(self) -> None:
-        """Write the file, and wait for decoder and disk, a few seconds each at most."""
-        if self.shown():
-            self._save(last=True)
+        """Have what is shown decoded; wait for that a few seconds at most."""
+        self.shown()
         if self._decoder:
             self._decoder.close(CLOSE_WITHIN)
-        if self._writer:
-            self._writer.close(CLOSE_WITHIN)
-            self._failed(self._writer)
-
-    def _save(self, *, last: bool = False) -> None:
-        """Have the file written; if the disk fails, this is counted, logged once, and tried again later."""
-        self._written = time.monotonic()
-        kept = [sequence for sequence in self.sequences if sequence.token_ids is not None]
-        if not (self._live and kept) or (self._writing and not last):
-            return
-        if last and self._writer is None:  # no thread starts in `atexit` from Python 3.12 on
-            with self._health.guard("spool_errors"):
-                self._write(kept)
-            return
-        self._writer = self._writer or Writer("tracker_diag-worst")
-        self._failed(self._writer)
-        self._writing = True
-        self._writer.put(partial(self._write, kept))
-
-    def _write(self, kept: Sequence[WorstSequence]) -> None:
-        try:
-            self._file = self._file or unused()
-            save(self._file, kept)
-        finally:
-            self._writing = False
-
-    def _failed(self, writer: Writer) -> None:
-        for error in writer.errors():
-            self._health.record("spool_errors", error)
 
 
 def _places(findings: Sequence[Finding]) -> dict[Place, list[Finding]]:

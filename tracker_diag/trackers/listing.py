@@ -11,7 +11,7 @@ from tracker_diag.trackers.open import KNOWN, is_of_tracker, of_tracker, prefixe
 LINES = {".jsonl", ".ndjson", ".csv", ".tsv", ".log", ".out", ".txt"}
 ENDINGS = {*LINES, ".wandb", ".npz"}
 """Of files that are runs of their own in a folder of several."""
-NO_RUNS = ("findings.jsonl", "worst-*.npz")
+FINDINGS = "findings.jsonl"
 """What the diagnostics write next to a run's metrics."""
 INSIDE = ("*tfevents*", "*.wandb", "checkpoint-*/trainer_state.json", *KNOWN)
 """What a folder holds that is a run."""
@@ -50,7 +50,7 @@ def _runs_in(folder: Path) -> Iterator[Path]:
     """Files and folders in `folder` that hold a run; what is linked twice comes once."""
     for path in sorted(folder.iterdir()):
         again = path.is_symlink() and path.resolve().parent == folder.resolve()  # W&B's `latest-run`
-        if path.name.startswith(".") or any(map(path.match, NO_RUNS)) or again:
+        if path.name.startswith(".") or path.name == FINDINGS or again:
             continue
         of_ours = path.name.startswith("offline-run-") and "-diag-" in path.name
         if path.is_dir():
