@@ -21,7 +21,7 @@ from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.tensors.decode import Decode
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.trackers.calls import CallTracker, heard, is_function, listen_to
-from tracker_diag.trackers.discovery import broken, listening, tracker_of
+from tracker_diag.trackers.discovery import broken, that_can, tracker_of
 from tracker_diag.trackers.fan_out import BeforeSend
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.notify import from_environment
@@ -215,10 +215,10 @@ def _place_of(target: Any, run_id: str | None) -> _Place:
         return _Place(tracker, target)
     if tracker := CallTracker.find(target):
         return _Place(tracker, function=is_function(target))
+    trackers = ", ".join(that_can("listen"))
     raise DiagError(
-        f"target: {_kind(target)} given, expected a run, module or writer of {', '.join(listening())}; a logger of "
-        "Lightning; a tracker of accelerate; or anything with log(data, step), log_metrics(metrics, step) or a call of "
-        "(metrics, step)"
+        f"target: {_kind(target)} given, expected a run, module or writer of {trackers}; a logger of Lightning; a tracker "
+        "of accelerate; or anything with log(data, step), log_metrics(metrics, step) or a call of (metrics, step)"
     )
 
 

@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Generator, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from inspect import getattr_static
+from typing import Any, Literal
 
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.trackers.tracker import Address, Name, Tracker
@@ -92,14 +93,9 @@ def watchable() -> list[type[Tracker]]:
     return [kind for _, kind in _kinds() if kind.library]
 
 
-def listening() -> tuple[str, ...]:
-    """The names of those that can hear what their users log."""
-    return tuple(kind.name for _, kind in _kinds() if kind.listen is not Tracker.listen)
-
-
-def reading() -> tuple[str, ...]:
-    """The names of those that runs can be read from."""
-    return tuple(kind.name for _, kind in _kinds() if kind.read.__func__ is not Tracker.read.__func__)  # type: ignore[attr-defined]
+def that_can(method: Literal["listen", "read"]) -> tuple[str, ...]:
+    """The names of those that have a `method` of their own."""
+    return tuple(kind.name for _, kind in _kinds() if getattr_static(kind, method) is not vars(Tracker)[method])
 
 
 def broken() -> list[DiagError]:

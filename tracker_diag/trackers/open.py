@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 from tracker_diag.errors import DiagError, MissingExtra, SourceError
 from tracker_diag.rules.logged import is_ours
 from tracker_diag.scrub import without_password
-from tracker_diag.trackers.discovery import reading, tracker_class, tracker_names
+from tracker_diag.trackers.discovery import that_can, tracker_class, tracker_names
 from tracker_diag.trackers.files.console import read_console
 from tracker_diag.trackers.files.csv_table import read_csv
 from tracker_diag.trackers.files.kinds import kind_of
@@ -89,7 +89,7 @@ def held(source: str) -> dict[int, set[str]]:
 
 def prefixes() -> list[str]:
     """What the sources of trackers begin with."""
-    return [f"{name}:" for name in reading()]
+    return [f"{name}:" for name in that_can("read")]
 
 
 def is_of_tracker(source: str) -> bool:
@@ -119,12 +119,12 @@ def _read_path(path: Path, source: str, progress: Progress | None) -> FinishedRu
         return _read_folder(path, source, progress)
     if not path.is_file():
         raise SourceError(f"{source}: no such file or folder, and none of {', '.join(prefixes())}")
-    kind, misnamed = kind_of(path)
+    kind = kind_of(path)
     run = FILES[kind](path, source, progress)
     if kind in BESIDE:
         with suppress(OSError, UnicodeDecodeError):
             run = replace(run, context=(path.parent / BESIDE[kind]).read_text(encoding="utf-8"))
-    return replace(run, notes=(misnamed, *run.notes)) if misnamed else run
+    return run
 
 
 def _read_folder(folder: Path, source: str, progress: Progress | None) -> FinishedRun:

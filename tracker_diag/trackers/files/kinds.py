@@ -11,16 +11,8 @@ from tracker_diag.trackers.wandb.read_file import SIGNATURE
 
 HEAD = 1 << 16
 """Bytes that are looked at."""
-TITLES = {
-    "jsonl": "JSON Lines", "json": "a JSON document", "csv": "CSV", "monitor": "a monitor file of Stable-Baselines3",
-    "npz": "arrays of numpy", "wandb": "a W&B run", "tensorboard": "TensorBoard events", "console": "a console log",
-    "notebook": "a notebook",
-}  # fmt: skip
-NAMED = {
-    ".jsonl": {"jsonl"}, ".ndjson": {"jsonl"}, ".json": {"json", "jsonl"}, ".csv": {"csv", "monitor"}, ".tsv": {"csv"},
-    ".npz": {"npz"}, ".ipynb": {"notebook"}, ".wandb": {"wandb"}, ".tfevents": {"tensorboard"},
-}  # fmt: skip
-"""What a file with this ending should hold."""
+NAMED = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".npz", ".ipynb", ".wandb", ".tfevents"}
+"""Endings of files that are no console logs."""
 FOREIGN = {
     b"PAR1": "a Parquet file; token tables are for `tracker-diag replay`",
     b"SQLite format 3\0": "a SQLite store; give mlflow:<run id>@sqlite:///<file>, or the run of another tracker",
@@ -29,15 +21,12 @@ FOREIGN = {
     b"\xfd7zXZ": "compressed with xz; unpack it first",
     b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it first",
     b"\xff\xfe": "text in UTF-16, expected UTF-8",
-    b"\xfe\xff": "text in UTF-16, expected UTF-8",
-    b"%PDF": "a PDF",
-    b"\x89PNG": "a picture",
 }
 """Beginnings of files that are something else, and what to say of them."""
 
 
-def kind_of(file: Path) -> tuple[str, str | None]:
-    """One of `TITLES`, and a sentence if the file's name says something else.
+def kind_of(file: Path) -> str:
+    """What reads it, as `FILES` in `open` has it.
 
     Raises:
         SourceError: "file: what is wrong": it is empty, or nothing that is read here.
@@ -51,12 +40,9 @@ def kind_of(file: Path) -> tuple[str, str | None]:
         raise SourceError(f"{file}: the file is empty")
     ending = ".tfevents" if "tfevents" in file.name else file.suffix.lower()
     kind = _kind(file, head, ending)
-    if kind in NAMED.get(ending, {kind}):
-        return kind, None
-    expected = " or ".join(sorted(TITLES[name] for name in NAMED[ending]))
-    if kind == "console":  # which is what is left when nothing else was recognised
-        raise SourceError(f"{file}: expected {expected}, by its name, but its content is something else")
-    return kind, f"by its name the file is {expected}, but it holds {TITLES[kind]}"
+    if kind == "console" and ending in NAMED:  # which is what is left when nothing else was recognised
+        raise SourceError(f"{file}: its content is not what {ending} says, expected what a trainer or tracker wrote")
+    return kind
 
 
 def _kind(file: Path, head: bytes, ending: str) -> str:
