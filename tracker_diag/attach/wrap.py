@@ -217,8 +217,9 @@ def _place_of(target: Any, run_id: str | None) -> _Place:
         return _Place(tracker, function=is_function(target))
     trackers = ", ".join(that_can("listen"))
     raise DiagError(
-        f"target: {_kind(target)} given, expected a run, module or writer of {trackers}; a logger of Lightning; a tracker "
-        "of accelerate; or anything with log(data, step), log_metrics(metrics, step) or a call of (metrics, step)"
+        f"target: {_kind(target)} given, expected a run, module or writer of {trackers}; a logger of Lightning; a "
+        "tracker of accelerate; or anything with log(data, step), log_metrics(metrics, step) or a call of "
+        "(metrics, step)"
     )
 
 

@@ -21,6 +21,7 @@ from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.report.console import announce, plain
 from tracker_diag.report.history import History
 from tracker_diag.rules.alerts import Notice
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.judge import Judge, StepInputs, Verdict
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.columns import Columns
@@ -33,6 +34,7 @@ from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.step import Progress, Step
 from tracker_diag.tensors.suspicions import Silence
 from tracker_diag.trackers.fan_out import FanOut
+from tracker_diag.trackers.tracker import Standing
 
 
 class Request(NamedTuple):
@@ -165,7 +167,7 @@ class Run:
         records += self._worst.step(step.step, self.judge.engine.open, self.windows, self.intake, alerted=noticed)
         advice = self._guards.step(step.step, self.judge.series, self.judge, fresh=fresh)
         records += self._guards.tables()
-        self._out.step(step.step, own, step.unsent(records), verdict.changed, verdict.notices, so_far=self.summary)
+        self._out.step(step.step, own, step.unsent(records), self._news(verdict), verdict.notices, so_far=self.summary)
         self._write_guards(step.step, advice)
         if self._out.tells and self.silence.first_look_is_due(
             self.progress.steps, bool(observed), self.windows.settled
@@ -214,10 +216,17 @@ class Run:
         self, step: int, events: Sequence[str], verdict: Verdict | None = None, notices: Sequence[Notice] = ()
     ) -> None:
         """Keep and write what was done on purpose at `step`, what that has changed, and further `notices`."""
-        changed, raised = (verdict.changed, verdict.notices) if verdict else ((), ())
-        if events or changed:
+        news, raised = (self._news(verdict), verdict.notices) if verdict else ([], ())
+        if events or news:
             self.history.events += [(step, event) for event in events]
-            self._out.events(step, events, changed, [*notices, *raised])
+            self._out.events(step, events, news, [*notices, *raised])
+
+    def _news(self, verdict: Verdict) -> list[Finding | Standing]:
+        """The findings that have changed; with one that has fired come all that have."""
+        if not any(finding.fired is not None for finding in verdict.changed):
+            return [*verdict.changed]
+        fired = tuple(finding for finding in self.judge.findings if finding.fired is not None)
+        return [*verdict.changed, Standing(fired)]
 
     def warn(self, warning: str | None) -> None:
         """Warn in the log and in the tracker."""

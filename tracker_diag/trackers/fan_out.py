@@ -25,6 +25,7 @@ from tracker_diag.trackers.tracker import (
     Event,
     File,
     Metrics,
+    Standing,
     Tracker,
     give,
     writing,
@@ -74,7 +75,7 @@ class FanOut:
         step: int,
         own: Mapping[str, float],
         records: Sequence[Record],
-        changed: Sequence[Finding],
+        news: Sequence[Finding | Standing],
         notices: Sequence[Notice],
         *,
         so_far: Callable[[], Summary],
@@ -85,11 +86,13 @@ class FanOut:
         """
         loud = any(notice.level != "info" for notice in notices)
         drawings, descriptions = self._decision(so_far, f"As of step {step}.") if loud else ([], [])
-        self._write(step, [Metrics(own), *records, *drawings], [*changed, *notices, *descriptions])
+        self._write(step, [Metrics(own), *records, *drawings], [*news, *notices, *descriptions])
 
-    def events(self, step: int, events: Sequence[str], changed: Sequence[Finding], notices: Sequence[Notice]) -> None:
+    def events(
+        self, step: int, events: Sequence[str], news: Sequence[Finding | Standing], notices: Sequence[Notice]
+    ) -> None:
         """What was done on purpose at `step`, and the findings that ended by it."""
-        self._write(step, [], [*map(Event, events), *changed, *notices])
+        self._write(step, [], [*map(Event, events), *news, *notices])
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """Write the end to all of them first: while one that is down is waited for, the others finish."""

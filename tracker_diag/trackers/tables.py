@@ -2,7 +2,6 @@
 
 from tracker_diag.records import Table
 from tracker_diag.report.tables import events_table, findings_table
-from tracker_diag.rules.findings import Finding, Identity, identity
 from tracker_diag.trackers.tracker import End, Entry, Event, Standing
 
 
@@ -10,7 +9,6 @@ class Tables:
     """The tables of one run."""
 
     def __init__(self) -> None:
-        self._findings: dict[Identity, Finding] = {}
         self._events: list[tuple[int, str]] = []
 
     def changed_by(self, step: int, entry: Entry) -> list[Table]:
@@ -18,9 +16,6 @@ class Tables:
         match entry:
             case Table():
                 changed = [entry]
-            case Finding() if entry.fired is not None:
-                self._findings[identity(entry)] = entry
-                changed = [findings_table(tuple(self._findings.values()))]
             case Standing():
                 changed = [findings_table(entry.findings)]
             case Event():

@@ -55,7 +55,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Standing:
-    """All findings so far that have fired, each in its present state. It goes to trackers that are not `local`."""
+    """All findings so far that have fired, each in its present state."""
 
     findings: Sequence[Finding]
 
@@ -263,10 +263,10 @@ class Tracker:
         """Let go of everything. Nothing comes after this."""
 
 
-def give(tracker: Tracker, step: int, entries: Sequence[Entry]) -> None:
-    """Write those of `entries` that `tracker` takes."""
+def give(tracker: Tracker, step: int, entries: Sequence[Entry], at: float | None = None) -> None:
+    """Write those of `entries` that `tracker` takes; `at` is now by default."""
     if wanted := [entry for entry in entries if isinstance(entry, tracker.takes)]:
-        tracker.write(step, wanted, time.time())
+        tracker.write(step, wanted, time.time() if at is None else at)
 
 
 def _nothing() -> None:

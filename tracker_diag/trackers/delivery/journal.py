@@ -15,7 +15,7 @@ import shlex
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from tracker_diag.health import folder
 from tracker_diag.trackers.delivery.owner import Owner, here, owner_of
 from tracker_diag.trackers.tracker import Tracker
 
-VERSION = 4
+VERSION = 5
 """Of the format; it is in the first line."""
 
 CHUNK = 1 << 20
@@ -154,13 +154,12 @@ class Journal:
             raise OSError(f"{self.path}: {written} of {len(data)} bytes written")
         self.size += written
 
-    def entries(self, start: int | None = None, end: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The lines from `start` to `end`: where each ends, and what is in it; `DAMAGED` if it is no whole line.
+    def entries(self, start: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The lines from `start` on: where each ends, and what is in it; `DAMAGED` if it is no whole line.
 
-        Without `start` those that wait to be delivered, without `end` all that are there now.
+        Without `start` those that wait to be delivered; none that is put in after this call.
         """
-        start = self.given if start is None else start
-        end = self.size if end is None else end
+        start, end = self.given if start is None else start, self.size
         while start < end:
             data = os.pread(self._fd, CHUNK, start)
             while b"\n" not in data and start + len(data) < end:
@@ -169,10 +168,6 @@ class Journal:
                 start += len(line)
                 if start <= end:
                     yield start, _entry(line)
-
-    def earlier(self) -> list[dict[str, Any]]:
-        """What has been delivered and is still there."""
-        return [entry for _, entry in self.entries(self._start, self.sent) if "sent" not in entry]
 
     def delivered(self) -> None:
         """All that was given is delivered; a line says so."""
@@ -184,18 +179,10 @@ class Journal:
         if whole:
             self.sent = self.given = self.size
 
-    def restart(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Forget all but `entries`, which have been delivered; nobody may `append` meanwhile.
-
-        Raises:
-            OSError: the disk is full.
-        """
-        kept = [*entries]
+    def restart(self) -> None:
+        """Forget all that is in it; nobody may `append` meanwhile."""
         os.ftruncate(self._fd, self._start)
         self.size = self.sent = self.given = self._start
-        self.append(*kept)
-        self.given = self.size
-        self.delivered()
 
     def sync(self) -> bool:
         """Have the operating system write what it has, which dates the file anew; False once it is closed."""

@@ -2,18 +2,13 @@
 
 from collections.abc import Sequence
 
-from tracker_diag.records import Record, Scalar
+from tracker_diag.records import Record
 from tracker_diag.trackers.delivery.journal import Journal, journal_for
+from tracker_diag.trackers.delivery.lines import scalars_line
 from tracker_diag.trackers.tracker import Tracker
 
 LARGEST = 4 << 20
 """Bytes that are kept; a tracker writes what is older long before."""
-
-
-def journal_entry(step: int, records: Sequence[Record], at: float) -> dict[str, object]:
-    """A line of a journal, as `Outbox` reads it; without what is too large for a file."""
-    scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
-    return {"scalars": scalars, "step": step, "at": at, "n": step}
 
 
 class Kept:
@@ -30,10 +25,10 @@ class Kept:
             return None
         try:
             self._journal = self._journal or journal_for(self._tracker, "-rows")
-            self._journal.append(journal_entry(step, records, at))
+            self._journal.append(scalars_line(step, records, at))
             if self._journal.size > LARGEST:
                 lines = [line for _, line in self._journal.entries()]
-                self._journal.restart(())
+                self._journal.restart()
                 self._journal.append(*lines[len(lines) // 2 :])
         except OSError as error:
             self._over = True

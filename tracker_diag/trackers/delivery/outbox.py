@@ -13,12 +13,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from tracker_diag.health import folder, open_in_forks, private
 from tracker_diag.records import Record, Scalar
-from tracker_diag.rules.findings import Finding, Identity, identity
 from tracker_diag.trackers.delivery.journal import Journal, base_of, journal_for
-from tracker_diag.trackers.delivery.kept import journal_entry
-from tracker_diag.trackers.delivery.lines import LINED, entry_of, line_of
+from tracker_diag.trackers.delivery.lines import LINED, entry_of, line_of, scalars_line
 from tracker_diag.trackers.delivery.patience import EXIT_TIMEOUT, exit_timeout, jittered
-from tracker_diag.trackers.tracker import RECORDS, End, Entry, Refused, Standing, Tracker, give, writing
+from tracker_diag.trackers.tracker import RECORDS, End, Entry, Refused, Tracker, give, writing
 
 MEMORY = 1000
 """Entries that are kept in memory where the disk takes none."""
@@ -55,7 +53,7 @@ class Outbox(Tracker):
 
     def __init__(self, inner: Tracker, journal: Journal | None = None, there: There | None = None) -> None:
         self.name, self.inner, self.tally = inner.name, inner, inner.tally
-        self.takes = (*inner.takes, End, *((Finding,) if Standing in inner.takes else ()))  # type: ignore[misc]
+        self.takes = (*inner.takes, End)  # type: ignore[misc]
         self._journal = journal
         self._there = there or {}
         self._memory: list[dict[str, Any]] = []
@@ -65,9 +63,6 @@ class Outbox(Tracker):
         self._pictures: dict[int, Sequence[Record]] = {}
         """By the number of their entry, the oldest first."""
         self._number = time.time_ns() // 1000  # distinct from those that an earlier process left
-        self._known: dict[Identity, Finding] = {}
-        self._changed: int | None = None
-        """Step of a finding that is not yet among the standing ones."""
         self.new_locks()
         open_in_forks(self)
         self._thread: threading.Thread | None = None
@@ -111,7 +106,7 @@ class Outbox(Tracker):
                 self._put({**line_of(entry), "step": step, "at": at})
         if records := [entry for entry in entries if isinstance(entry, RECORDS)]:
             pictures = [record for record in records if not isinstance(record, Scalar)]
-            self._put(journal_entry(step, records, at), pictures)
+            self._put(scalars_line(step, records, at), pictures)
         for entry in entries:
             if isinstance(entry, End):
                 with self._wake:
@@ -222,22 +217,14 @@ class Outbox(Tracker):
 
     def _start(self) -> None:
         if self._thread is None:
-            self._open()
+            try:
+                self._journal = self._journal or journal_for(self.inner)
+            except OSError as error:
+                self._spool_error(error)
             # A daemon: unlike an executor's it still works in `atexit`, when a run that nobody closed is closed.
             self._thread = threading.Thread(target=self._work, name=f"tracker_diag-{self.name}", daemon=True)
             with contextlib.suppress(RuntimeError):  # none starts in `atexit` from Python 3.12 on: `_finish` works
                 self._thread.start()
-
-    def _open(self) -> None:
-        try:
-            self._journal = self._journal or journal_for(self.inner)
-        except OSError as error:
-            self._spool_error(error)
-            return
-        for line in self._journal.earlier():
-            if "finding" in line:
-                self._attempt(partial(self._entry, line))  # one of another version is counted, and left out
-        self._changed = None
 
     def _work(self) -> None:
         with writing():
@@ -317,9 +304,6 @@ class Outbox(Tracker):
             self._handing = entry.get("n")
             self._attempt(partial(self._hand, entry))
         self._handing = None
-        if self._changed is not None:
-            self._attempt(partial(give, self.inner, self._changed, [Standing(tuple(self._known.values()))]))
-            self._changed = None
         if not self._arrives():
             return False
         with self._wake:
@@ -328,7 +312,7 @@ class Outbox(Tracker):
             if self._journal:
                 self._journal.delivered()
                 if not self._journal.undelivered and self._journal.size > SHRINK:
-                    self._journal.restart(map(line_of, self._known.values()))
+                    self._journal.restart()
         return not (self._journal and self._journal.unread)
 
     def _upcoming(self) -> Iterator[dict[str, Any]]:
@@ -365,9 +349,7 @@ class Outbox(Tracker):
             if scalars or not known:
                 self._hand_records(step, line["n"], scalars, at)
         elif "sent" not in line:
-            entry = self._entry(line)
-            if isinstance(entry, self.inner.takes):
-                self.inner.write(step, [entry], at)
+            give(self.inner, step, [entry_of(line)], at)
 
     def _hand_records(self, step: int, number: int, scalars: Sequence[Scalar], at: float) -> None:
         with self._wake:
@@ -379,14 +361,6 @@ class Outbox(Tracker):
                 with self._wake:
                     self._pictures = {number: pictures, **self._pictures}
             raise
-
-    def _entry(self, line: Mapping[str, Any]) -> Entry:
-        """What is in a line; a finding that has fired is a standing one from now on."""
-        entry = entry_of(line)
-        if isinstance(entry, Finding) and entry.fired is not None:
-            self._known[identity(entry)] = entry
-            self._changed = line.get("step", 0)
-        return entry
 
     def _attempt(self, call: Callable[[], object]) -> object:
         """`call()`; what will never go well is counted and given up, what may is raised, to be tried again."""

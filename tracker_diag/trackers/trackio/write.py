@@ -18,7 +18,6 @@ from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.picture import Pixels, drawn, ready
 from tracker_diag.report.tables import DECISION
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.rules.findings import Finding
 from tracker_diag.trackers.delivery.kept import Kept
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.tables import Tables
@@ -31,6 +30,7 @@ from tracker_diag.trackers.tracker import (
     Listener,
     Name,
     Off,
+    Standing,
     Tracker,
     is_a,
     on_begin,
@@ -42,7 +42,7 @@ class TrackioTracker(Tracker):
     """Writes into `run`, a `trackio.Run` that is underway, and never finishes it."""
 
     name = "trackio"
-    takes = (*RECORDS, Finding, Notice, Event, End)
+    takes = (*RECORDS, Standing, Notice, Event, End)
     library = "trackio"
     local = True
     shows_alerts = True
@@ -73,8 +73,7 @@ class TrackioTracker(Tracker):
             DiagError: no run is underway.
         """
         if isinstance(target, Name):
-            project, run = read.split(target, f"{cls.name}:{target}")
-            target = Address(project=project, name=run)
+            target = Address(zip(("project", "name"), read.split(target, f"{cls.name}:{target}"), strict=True))
         if isinstance(target, Address):
             return cls._reopen(target)
         trackio: Any = sys.modules.get("trackio")

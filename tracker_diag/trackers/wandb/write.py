@@ -23,9 +23,9 @@ from tracker_diag.health import open_in_forks
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Scalar
 from tracker_diag.report.console import near
-from tracker_diag.rules.findings import Finding
 from tracker_diag.trackers.delivery.journal import Journal, journal_for
-from tracker_diag.trackers.delivery.kept import Kept, journal_entry
+from tracker_diag.trackers.delivery.kept import Kept
+from tracker_diag.trackers.delivery.lines import scalars_line
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.delivery.patience import exit_timeout
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
@@ -58,7 +58,7 @@ class WandbTracker(Tracker):
     """
 
     name = "wandb"
-    takes = (Metrics, Finding, *Beside.takes)
+    takes = (Metrics, *Beside.takes)
     library = "wandb"
     local = True
 
@@ -226,7 +226,7 @@ class WandbTracker(Tracker):
         try:
             if self._more is None:
                 self._more = journal_for(self._rest.inner, "-more")
-            self._more.append(journal_entry(missed.step, missed.records, missed.at))
+            self._more.append(scalars_line(missed.step, missed.records, missed.at))
         except OSError as error:
             self.tally.failed(error)
             self.tally.count("dropped_steps")
