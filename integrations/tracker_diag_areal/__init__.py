@@ -94,7 +94,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     if monitor is None:
         monitor = share.monitor if share else _default(trainer, ranks)
     watch_once(trainer, monitor, "AReaL")
-    watched, saved = monitor, Saved(monitor, "areal", rank)
+    watched, saved = monitor, Saved(monitor, rank)
 
     def on_commit(given: Mapping[str, Any]) -> None:
         if share:

@@ -79,7 +79,7 @@ class DiagnosticsLogger:
     """Has the methods of NeMo-RL's `LoggerInterface`, and hands metrics over to a monitor."""
 
     def __init__(self, monitor: Monitor, saved: Saved | None = None, workers: Workers | None = None) -> None:
-        self._monitor, self._saved = monitor, saved or Saved(monitor, "nemo-rl")
+        self._monitor, self._saved = monitor, saved or Saved(monitor)
         self._workers = workers or Workers(monitor)
 
     def log_metrics(
@@ -128,7 +128,7 @@ def attach(logger: Any, config: Any = None, *, monitor: Monitor | None = None) -
         monitor = monitor_knowing(lambda: _monitor(settings), "nemo-rl", TESTED)
         add_active(monitor, sees=SEES)
     monitor.framework = "NeMo-RL"
-    watched, saved, hooks = monitor, Saved(monitor, "nemo-rl"), Hooks("nemo-rl", TESTED)
+    watched, saved, hooks = monitor, Saved(monitor), Hooks("nemo-rl", TESTED)
 
     def on_logprobs(_: Any, given: Mapping[str, Any]) -> None:
         _observe(watched, given["train_data"])

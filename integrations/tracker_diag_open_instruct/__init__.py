@@ -175,7 +175,7 @@ class _Learner:
         import torch.distributed as dist
 
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        self._saved = Saved(monitor, "open-instruct", rank)
+        self._saved = Saved(monitor, rank)
         monitor.framework = "open-instruct"
         monitor.expect(getattr(config, "num_training_steps", None))
         if self._goes_on_from is not None and self._saved.find(self._goes_on_from):

@@ -88,7 +88,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         monitor = monitor_knowing(lambda: _monitor(trainer.args), "OpenRLHF", TESTED)
         add_active(monitor, getattr(trainer, "tensorboard_logger", None), sees=SEES)
     watch_once(trainer, monitor, "OpenRLHF")
-    hooks, saved = Hooks("OpenRLHF", TESTED), Saved(monitor, "openrlhf")
+    hooks, saved = Hooks("OpenRLHF", TESTED), Saved(monitor)
     with hooks.part("nothing that it logs is heard") as on:
         _hear(trainer, monitor, on)
     with hooks.part("ratios of tokens, rewards and lengths are not seen") as on:

@@ -166,7 +166,7 @@ class _Watch:
     """What is needed of each sequence of a step, until the step is logged."""
 
     def __init__(self, monitor: Monitor, share: Share | None = None) -> None:
-        self._monitor, self.saved, self.share = monitor, Saved(monitor, "prime-rl"), share
+        self._monitor, self.saved, self.share = monitor, Saved(monitor), share
         self._sequences: list[dict[str, Any]] = []
 
     @property

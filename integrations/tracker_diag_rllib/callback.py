@@ -62,7 +62,7 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
 
     @staticmethod
     def _save_beside(algorithm: Any, monitor: Monitor, on: ExitStack) -> None:
-        saved = Saved(monitor, "ray")
+        saved = Saved(monitor)
 
         def put(folder: Any, given: Mapping[str, Any]) -> None:
             if given.get("filesystem") is None:

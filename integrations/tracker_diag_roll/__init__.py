@@ -83,7 +83,7 @@ def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
     monitor = monitor or monitor_knowing(lambda: _monitor(config), "ROLL", TESTED)
     monitor.framework = "ROLL"
     watch = _Watch(monitor, bool(getattr(config, "enable_reference", False)))
-    hooks, saved, recompute = Hooks("ROLL", TESTED), Saved(monitor, "roll"), _recomputes(config)
+    hooks, saved, recompute = Hooks("ROLL", TESTED), Saved(monitor), _recomputes(config)
     workers = Workers(monitor, fresh=recompute, gaps=not (recompute and _takes_tokens_out(config)))
     with hooks.part("ratios of tokens are not seen") as on:
         corrections = require(CORRECTIONS, "roll")

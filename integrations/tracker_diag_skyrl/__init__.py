@@ -191,7 +191,7 @@ def _watch(trainer: Any, monitor: Monitor) -> None:
     """See the batch where it is trained on, what is logged, and where checkpoints are."""
     turns = bool(monitor.config.get("generator.step_wise_trajectories"))
     workers = Workers(monitor, fresh=not from_rollout(monitor.config), gaps=not turns, each=True).open()
-    batches, saved = _Batches(monitor), Saved(monitor, "skyrl")
+    batches, saved = _Batches(monitor), Saved(monitor)
 
     def on_train(given: Mapping[str, Any]) -> None:
         batches.observe(given["data"])

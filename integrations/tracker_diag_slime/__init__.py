@@ -91,7 +91,7 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
         return there
     monitor, _trainer[:] = monitor or _monitor(args, rollout=False), [None]
     watch_once(monitor, monitor, "slime")
-    hooks, saved = Hooks("slime", TESTED), Saved(monitor, "slime")
+    hooks, saved = Hooks("slime", TESTED), Saved(monitor)
     monitor.at_close(hooks.close)
     waiting: dict[str, Any] = {}
 

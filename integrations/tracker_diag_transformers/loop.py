@@ -41,7 +41,7 @@ def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[s
         monitor = Monitor(config=config, guards=guards, ranks=ranks() if guards else None)
         if accelerator.is_main_process:
             add_active(monitor, *accelerator.trackers, sees=SEES)
-    saved = Saved(monitor, "accelerate", getattr(accelerator, "process_index", 0))
+    saved = Saved(monitor, getattr(accelerator, "process_index", 0))
     tracker = DiagTracker(monitor)
     accelerator.trackers.insert(0, tracker)
 

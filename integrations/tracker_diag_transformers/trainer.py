@@ -16,8 +16,6 @@ from tracker_diag_transformers import SEES, TESTED, checkpoint, guarded
 class Watching(TrainerCallback):
     """A monitor for each training of a Trainer, its state in the checkpoints, and its guards; for TRL too."""
 
-    FRAMEWORK = "transformers"
-
     def __init__(self, trainer: Any, monitor: Monitor | None, guards: guarded.Guards) -> None:
         guarded.one_of(monitor, guards)
         self.trainer = trainer
@@ -40,10 +38,10 @@ class Watching(TrainerCallback):
             self._guarded = guarded.Guarded(self.monitor, self.trainer, kwargs.get("optimizer"))
         with self.monitor.guard("integration_errors"):
             self.monitor.expect(expected_rows(args, state))
-        checkpoint.load(self.monitor, args, state, self.FRAMEWORK)
+        checkpoint.load(self.monitor, args, state)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        checkpoint.save(self.monitor, args, state, self.FRAMEWORK)
+        checkpoint.save(self.monitor, args, state)
         with self.monitor.guard("integration_errors"):
             if self._guarded:
                 self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)

@@ -39,8 +39,6 @@ _log = logging.getLogger("tracker_diag")
 class DiagnosticsCallback(Watching):
     """Gives what `trainer` logs, and of GRPO its tensors, to `monitor`; `attach` makes one and puts it in its place."""
 
-    FRAMEWORK = "trl"
-
     def __init__(
         self, trainer: Any, monitor: Monitor | None = None, guards: guarded.Guards = (), correct: str | None = None
     ) -> None:

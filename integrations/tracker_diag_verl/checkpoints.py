@@ -44,7 +44,7 @@ class Checkpoints:
 
     def follow(self, monitor: Monitor) -> None:
         """From now on keep the state of `monitor`; of a checkpoint that was loaded before, take it now."""
-        self._monitor, self._saved = monitor, Saved(monitor, "verl")
+        self._monitor, self._saved = monitor, Saved(monitor)
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             self._resume(loaded)

@@ -1,12 +1,8 @@
 """State beside checkpoints: found again, or said to be missing, and never in the way."""
 
-import json
-from importlib.metadata import version
-
 import pytest
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import RELEASE
 from tracker_diag.attach.saved import Saved, file_of
 from tracker_diag.testing import CapturingTracker, example_batch
 
@@ -36,9 +32,9 @@ def test_a_run_that_is_killed_and_resumed_raises_the_alerts_of_an_unbroken_one(t
     unbroken = Monitor()
     train(unbroken, range(STEPS))
     first = Monitor()
-    train(first, range(killed + 1), Saved(first, "numpy"), killed, tmp_path / "step")
+    train(first, range(killed + 1), Saved(first), killed, tmp_path / "step")
     second = Monitor()
-    assert Saved(second, "numpy").find(tmp_path / "step")
+    assert Saved(second).find(tmp_path / "step")
     assert second.step == killed  # the row that was logged after the checkpoint is in it
     train(second, range(killed + 1, STEPS))
     assert told(second) == told(unbroken) != []
@@ -48,7 +44,7 @@ def test_a_run_that_is_killed_and_resumed_raises_the_alerts_of_an_unbroken_one(t
 def test_a_checkpoint_without_a_state_is_told_once_in_the_log_and_in_the_run(tmp_path, caplog):
     tracker = CapturingTracker()
     monitor = Monitor([tracker])
-    assert not Saved(monitor, "numpy").find(tmp_path)
+    assert not Saved(monitor).find(tmp_path)
     train(monitor, range(3))
     said = f"{tmp_path / 'tracker_diag_0.json'} is not there: the diagnostics of the resumed run begin anew"
     assert [one for one in caplog.messages if "begin anew" in one] == [said]
@@ -63,37 +59,18 @@ def test_beginning_anew_changes_no_number(tmp_path):
         tracker = CapturingTracker()
         monitor = Monitor([tracker])
         if resumed:
-            Saved(monitor, "numpy").find(tmp_path)
+            Saved(monitor).find(tmp_path)
         train(monitor, range(STEPS))
         summary = monitor.summary()
         rows.append(([tracker.scalars(step) for step in range(STEPS)], told(monitor), summary.blind, summary.healthy))
     assert rows[0] == rows[1]
 
 
-def test_a_state_of_another_release_of_the_framework_is_told_and_gone_on_with(tmp_path, caplog):
-    first = Monitor()
-    train(first, range(9), Saved(first, "numpy"), 8, tmp_path)
-    file = file_of(tmp_path, 0)
-    state = json.loads(file.read_text())
-    assert state[RELEASE] == version("numpy")
-    second = Monitor()
-    Saved(second, "numpy").find(tmp_path)
-    assert not caplog.records
-    file.write_text(json.dumps(state | {RELEASE: "0.1"}))
-    third = Monitor()
-    assert Saved(third, "numpy").find(tmp_path)
-    (said,) = caplog.messages
-    assert said.startswith(
-        f"the state of the diagnostics is of numpy 0.1, and this is {version('numpy')}: they keep its baselines"
-    )
-    assert third.step == 8
-
-
 @pytest.mark.parametrize("content", ["{", "[1, 2]", '{"version": 1}', '{"version": 9}', '"text"', "null"])
 def test_a_damaged_state_or_one_of_another_version_is_told_and_training_goes_on(tmp_path, content, caplog):
     file_of(tmp_path, 0).write_text(content)
     monitor = Monitor()
-    assert not Saved(monitor, "numpy").find(tmp_path)
+    assert not Saved(monitor).find(tmp_path)
     train(monitor, range(3))
     assert monitor.step == 2
     assert any("begin anew" in one for one in caplog.messages)
@@ -102,9 +79,9 @@ def test_a_damaged_state_or_one_of_another_version_is_told_and_training_goes_on(
 
 def test_of_more_processes_than_there_were_the_new_ones_go_on_with_the_firsts(tmp_path):
     first = Monitor()
-    train(first, range(9), Saved(first, "numpy"), 8, tmp_path)
+    train(first, range(9), Saved(first), 8, tmp_path)
     joined = Monitor()
-    assert Saved(joined, "numpy", rank=3).find(tmp_path)
+    assert Saved(joined, rank=3).find(tmp_path)
     assert joined.step == 8
     assert not joined.observed
 
@@ -112,14 +89,14 @@ def test_of_more_processes_than_there_were_the_new_ones_go_on_with_the_firsts(tm
 def test_a_folder_that_cannot_be_written_is_counted_and_training_goes_on(tmp_path):
     (tmp_path / "file").write_text("no folder")
     monitor = Monitor()
-    train(monitor, range(3), Saved(monitor, "numpy"), 1, tmp_path / "file" / "step")
+    train(monitor, range(3), Saved(monitor), 1, tmp_path / "file" / "step")
     assert monitor.health["integration_errors"] == 1
     assert monitor.step == 2
 
 
 def test_a_checkpoint_that_is_taken_away_before_the_row_is_not_made_anew(tmp_path):
     monitor = Monitor()
-    saved = Saved(monitor, "numpy")
+    saved = Saved(monitor)
     monitor.log({"reward": 1.0}, 0)
     saved.put(tmp_path / "step", row=0)
     file_of(tmp_path / "step", 0).unlink()
@@ -131,7 +108,7 @@ def test_a_checkpoint_that_is_taken_away_before_the_row_is_not_made_anew(tmp_pat
 
 def test_only_rows_of_the_checkpoints_step_are_added_to_it(tmp_path):
     monitor = Monitor()
-    saved = Saved(monitor, "numpy")
+    saved = Saved(monitor)
     for step, parts in enumerate([1, 2, 2, 1]):
         if step == 1:
             saved.put(tmp_path / "before", row=1)
@@ -142,13 +119,13 @@ def test_only_rows_of_the_checkpoints_step_are_added_to_it(tmp_path):
             saved.put(tmp_path / "after")  # its row was there already
     for name, last in (("before", 1), ("after", 2)):
         again = Monitor()
-        assert Saved(again, "numpy").find(tmp_path / name)
+        assert Saved(again).find(tmp_path / name)
         assert again.step == last
 
 
 def test_a_folder_in_a_cloud_is_told_once_and_left_alone(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
-    saved = Saved(Monitor(), "numpy")
+    saved = Saved(Monitor())
     saved.put("s3://bucket/step_1")
     saved.put("s3://bucket/step_2")
     assert ["s3://bucket/step_1 is no folder here" in one for one in caplog.messages] == [True]
@@ -158,5 +135,5 @@ def test_a_folder_in_a_cloud_is_told_once_and_left_alone(tmp_path, monkeypatch, 
 def test_a_monitor_that_has_seen_steps_is_left_as_it_is(tmp_path, caplog):
     monitor = Monitor()
     monitor.log({"reward": 1.0}, 5)
-    assert not Saved(monitor, "numpy").find(tmp_path)
+    assert not Saved(monitor).find(tmp_path)
     assert not caplog.records

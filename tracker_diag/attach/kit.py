@@ -129,17 +129,15 @@ def _written_by(writer: Any) -> Tracker | None:
     return tracker_of(inner, run_id=getattr(writer, "run_id", None))
 
 
-def resume(monitor: Monitor, saved: Any, missing: str, framework: str = "") -> bool:
+def resume(monitor: Monitor, saved: Any, missing: str) -> bool:
     """Load the state in a framework's checkpoint, for a run that is resumed from there.
 
     A monitor that has seen steps already is left as it is; one whose state is missing or damaged begins anew, and says
-    so, in the log and in the run. It warns of a state from another release of the framework, and continues with it.
+    so, in the log and in the run.
 
     Args:
-        saved: what `Monitor.state_dict` gave, with the release under RELEASE where `of_release` has put it; None where
-            the checkpoint holds none.
+        saved: what `Monitor.state_dict` gave; None where the checkpoint holds none.
         missing: what is said to be without a state then.
-        framework: the name of its package, if its release is to be compared.
 
     Returns:
         Whether it continues from the state.
@@ -157,12 +155,6 @@ def resume(monitor: Monitor, saved: Any, missing: str, framework: str = "") -> b
             monitor.load_state_dict(fresh)
             _begins_anew(monitor, f"the state of the diagnostics cannot be used, {error}")
             raise
-        then, now = str(saved.get(RELEASE, "")), release_of(framework)
-        if framework and then and then != now:
-            _log.warning(
-                "the state of the diagnostics is of %s %s, and this is %s: they keep its baselines; what is "
-                "measured otherwise since then may be taken for a change of the run", framework, then, now,
-            )  # fmt: skip
         return True
     return False
 
@@ -171,23 +163,6 @@ def _begins_anew(monitor: Monitor, why: str) -> None:
     text = f"{why}: the diagnostics of the resumed run begin anew"
     _log.warning("%s", text)
     monitor.rebaseline(text)  # nothing has been seen yet, so that this is a note in the run alone
-
-
-RELEASE = "framework_release"
-"""In a saved state: the release of the framework that it was saved under."""
-
-
-def of_release(state: dict[str, Any], framework: str) -> dict[str, Any]:
-    """`state`, with the installed release of `framework`, a package, for `resume`."""
-    return {**state, RELEASE: release_of(framework)}
-
-
-def release_of(framework: str) -> str:
-    """The release of an installed package; upper and lower case as you like."""
-    try:
-        return version(framework) if framework else ""
-    except PackageNotFoundError:
-        return "unknown"
 
 
 _watched: dict[int, tuple[Callable[[], object], Monitor]] = {}
@@ -306,9 +281,13 @@ def tell_changed(name: str, tested: str, error: Exception, lost: str = NOTHING) 
         lost: what is not watched.
     """
     kind = "" if isinstance(error, HookError) else f"{type(error).__name__}: "  # a missing key alone says nothing
+    try:
+        installed = version(name)
+    except PackageNotFoundError:
+        installed = "unknown"
     _log.warning(
         "%s %s is not a tested version (%s): %s%s. Consequence: %s. Training continues. Install a tested version to "
-        "have it watched.", name, release_of(name), tested, kind, error, lost,
+        "have it watched.", name, installed, tested, kind, error, lost,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from tracker_diag.attach.kit import of_release, resume
+from tracker_diag.attach.kit import resume
 from tracker_diag.health import private
 from tracker_diag.monitor.monitor import Monitor
 
@@ -23,12 +23,11 @@ class Saved:
     """One file in each checkpoint's folder, of each process that has a monitor its own, as with random states.
 
     Args:
-        framework: the name of its package, whose release goes with the state.
         rank: this process's number, where several have a monitor.
     """
 
-    def __init__(self, monitor: Monitor, framework: str, rank: int = 0) -> None:
-        self._monitor, self._framework, self._rank = monitor, framework, rank
+    def __init__(self, monitor: Monitor, rank: int = 0) -> None:
+        self._monitor, self._rank = monitor, rank
         self._open: tuple[Path, int] | None = None
         self._told = False
 
@@ -68,12 +67,11 @@ class Saved:
         """
         with self._monitor.guard("integration_errors"):
             saved = _state_in(folder, self._rank)
-            return resume(self._monitor, saved, f"{file_of(folder, self._rank)} is not there", self._framework)
+            return resume(self._monitor, saved, f"{file_of(folder, self._rank)} is not there")
         return False
 
     def _write(self, folder: Path) -> None:
-        state = of_release(self._monitor.state_dict(), self._framework)
-        private(file_of(folder, self._rank), json.dumps(state))  # another node has its own disk, perhaps
+        private(file_of(folder, self._rank), json.dumps(self._monitor.state_dict()))
 
 
 def file_of(folder: str | Path, rank: int) -> Path:
