@@ -1,7 +1,7 @@
 """tracker_diag in prime-rl, offline without any code, or in the trainer's process.
 
-Offline: train with `trainer.enable_token_export=true`, then give the run's `token_exports` folder to `read_exports`.
-It has the tokens of all ranks.
+Offline: train with `trainer.enable_token_export=true`, then give the run's `token_exports` folder to
+`tracker-diag replay`. It has the tokens of all ranks.
 
 In the process: set
 
@@ -27,10 +27,9 @@ from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after, before
-from tracker_diag.trackers.tokens.prime_rl import read_exports
 from tracker_diag_prime_rl.samples import Samples
 
-__all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach", "loss", "read_exports"]
+__all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach", "loss"]
 
 INSTALLED_AS = ("prime-rl",)
 TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026): read, not run"

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 import tracker_diag_prime_rl as integration
-from tracker_diag_prime_rl import read_exports
 
 from tests.integrations.conformance import Resumes, SameWithUs, SurvivesWhatIsGone, WatchedOnce, counted
 from tracker_diag import Monitor, ThroughStore
 from tracker_diag.errors import SourceError
 from tracker_diag.testing import CapturingTracker
+from tracker_diag.trackers.tokens.log import read_tokens
 
 pytestmark = pytest.mark.nightly  # with stand-ins of its modules; by day ROLL alone is tried so
 
@@ -74,7 +74,7 @@ def test_a_step_is_read_rank_by_rank_with_its_labels(tmp_path, rng):
     write(tmp_path, 3, [record(3, 1, *second, env_name=None)], rank=10)
     write(tmp_path, 12, [record(12, 0, *first)])
     write(tmp_path, 4, [record(4, 0, *first)], stable=False)  # still being written
-    steps = dict(read_exports(tmp_path))
+    steps = dict(read_tokens(tmp_path))
     assert list(steps) == [3, 12]
     found = steps[3]
     np.testing.assert_array_equal(found["model_mask"], [*first[0], *second[0]])
@@ -97,7 +97,7 @@ def test_a_sample_whose_prompt_goes_on_from_anothers_begins_after_a_tool(tmp_pat
     later = record(0, 1, longer, new[:12], old[:12], token_ids=[*task, *turn, *result, 40, 41, 42])
     other = record(0, 2, mask, new[:7], old[:7], token_ids=[5, 6, 8, *turn])
     write(tmp_path, 0, [later, whole, whole, other])
-    ((_, found),) = read_exports(tmp_path)
+    ((_, found),) = read_tokens(tmp_path)
     assert found["begins_after_tool"] == [True, False, False, False]
     monitor = Monitor()
     monitor.observe(**found)
@@ -111,7 +111,7 @@ def test_tokens_of_a_frozen_model_are_neither_the_policys_nor_a_tools(tmp_path, 
     weights = np.where(np.arange(WIDTH) < 20, 0.0, 1.0)  # the first turn is another model's
     write(tmp_path, 0, [record(0, 0, mask, new, old, rl_weights=weights.tolist())])
     write(tmp_path, 1, [record(1, 0, mask, new, old, rl_weights=[0.0] * WIDTH)])
-    ((step, found),) = read_exports(tmp_path)
+    ((step, found),) = read_tokens(tmp_path)
     assert step == 0
     np.testing.assert_array_equal(found["model_mask"], mask & (weights == 1))
     assert not (found["response_mask"] & mask & (weights == 0)).any()
@@ -127,7 +127,7 @@ def test_what_could_not_be_scored_is_nan_and_not_zero(tmp_path, rng):
     given = record(0, 0, mask, new, old)
     given["inference_logprobs"][30] = None
     write(tmp_path, 0, [given])
-    ((_, found),) = read_exports(tmp_path)
+    ((_, found),) = read_tokens(tmp_path)
     assert np.isnan(found["rollout_logprobs"]).nonzero()[0].tolist() == [30]
 
 
@@ -142,17 +142,17 @@ def test_what_could_not_be_scored_is_nan_and_not_zero(tmp_path, rng):
 def test_a_record_that_cannot_be_used_is_told(tmp_path, rng, change, message):
     write(tmp_path, 0, [record(0, 0, *rollout(rng, 0)) | change])
     with pytest.raises(SourceError, match=message):
-        list(read_exports(tmp_path))
+        list(read_tokens(tmp_path))
 
 
-def test_a_broken_line_and_an_empty_folder_are_told(tmp_path):
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(SourceError, match="no complete step"):
-            list(read_exports(folder))
+def test_a_broken_line_and_a_folder_without_a_complete_step_are_told(tmp_path):
+    write(tmp_path, 0, [], stable=False)
+    with pytest.raises(SourceError, match="no complete step"):
+        list(read_tokens(tmp_path))
     write(tmp_path, 0, [])
     (tmp_path / "token_exports/step_0/rank_0.jsonl").write_text('{"schema_version": 1,')
     with pytest.raises(SourceError, match=r"rank_0\.jsonl:1: no JSON"):
-        list(read_exports(tmp_path))
+        list(read_tokens(tmp_path))
 
 
 # Signatures as in PrimeIntellect-ai/prime-rl at 559b447: src/prime_rl/monitors/base.py, monitors/__init__.py,

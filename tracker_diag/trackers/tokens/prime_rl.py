@@ -1,6 +1,8 @@
 """prime-rl's token exports: `token_exports/step_N/rank_R.jsonl`, one sequence a line, with a STABLE file when complete.
 
-A run writes them with `trainer.enable_token_export=true`. They are read step by step, as a token table is.
+A run writes them with `trainer.enable_token_export=true`. They are read step by step, as a token table is. prime-rl
+updates once a step, so its trainer's log-probabilities are those of the batch's start. Tokens that the policy did not
+sample, such as those of a frozen model, have no log-probability of a rollout: they are left out.
 """
 
 import re
@@ -64,32 +66,21 @@ def exports_of(folder: Path) -> list[ExportPart]:
 
     Args:
         folder: `token_exports`, or the output folder that it is in.
+
+    Raises:
+        SourceError: none of its steps is complete.
     """
     inside = folder / "token_exports"
     root = inside if inside.is_dir() else folder
-    parts = [
-        ExportPart(int(named[1]), tuple(sorted(at.glob("rank_*.jsonl"), key=_rank)))
+    steps = [
+        (int(named[1]), at, tuple(files))
         for at in (root.iterdir() if root.is_dir() else ())
-        if (named := re.fullmatch(r"step_(\d+)", at.name)) and (at / "STABLE").exists()
+        if (named := re.fullmatch(r"step_(\d+)", at.name)) and (files := sorted(at.glob("rank_*.jsonl"), key=_rank))
     ]
-    return sorted(parts, key=lambda part: part.first)
-
-
-def read_exports(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The arguments of `Monitor.observe` for each complete step of `folder`, in rising order of steps.
-
-    prime-rl updates once a step, so its trainer's log-probabilities are those of the batch's start. Tokens that the
-    policy did not sample, such as those of a frozen model, have no log-probability of a rollout. They are left out.
-    Memory is that of one step.
-
-    Raises:
-        SourceError: there is no step, or what is wrong with which file and line.
-    """
-    parts = exports_of(folder)
-    if not parts:
+    parts = [ExportPart(step, files) for step, at, files in sorted(steps) if (at / "STABLE").exists()]
+    if steps and not parts:
         raise SourceError(f"{folder}: no complete step, expected token_exports/step_N with STABLE in it")
-    for part in parts:
-        yield from part.steps(None, Skipped())
+    return parts
 
 
 def _rank(file: Path) -> tuple[int, str]:
