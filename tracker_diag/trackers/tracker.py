@@ -199,12 +199,18 @@ class Tracker:
 
     @classmethod
     def read(cls, name: str, source: str, progress: Progress | None = None) -> FinishedRun:
-        """The run of `source`, which is `<tracker>:<name>`."""
+        """The run of `source`, which is `<tracker>:<name>`.
+
+        Raises:
+            MissingExtra: the library that reads it is not installed.
+            Gone: there is no such run.
+            SourceError: in one line, "source: what is wrong".
+        """
         raise SourceError(f"{source}: {cls.name} cannot be read from")
 
     @classmethod
     def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
-        """The state of the run `<tracker>:<name>`, or with `project` of all runs of what is called so."""
+        """The state of the run `<tracker>:<name>`, or with `project` of all that are called so; raises as `read`."""
         if project:
             raise SourceError(f"{source}: {cls.name} cannot list the runs of a project")
         run = cls.read(name, source)

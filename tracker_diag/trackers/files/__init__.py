@@ -1,1 +1,5 @@
-"""Sources: finished runs, read back into the same pipe that a live run goes through."""
+"""Files of finished runs, and a writer of plain ones.
+
+Each reader takes a file, the source as people know it, and a `Progress`. It raises MissingExtra where its library is
+not installed, and SourceError in one line: "file:line: what is wrong". No metrics at all are wrong too.
+"""

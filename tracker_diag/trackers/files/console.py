@@ -43,9 +43,6 @@ def read_console(file: Path, source: str, progress: Progress | None = None) -> F
 
     TRL's rows do not say their step. They are counted from 1. If the trainer's progress bar is in the log, it gives the
     steps between two rows.
-
-    Raises:
-        SourceError: "file: what is wrong"; also where the log has no line of metrics at all.
     """
     log = ConsoleLog()
     number = 0

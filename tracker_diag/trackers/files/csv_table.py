@@ -24,9 +24,6 @@ def read_csv(file: Path, source: str, progress: Progress | None = None) -> Finis
     """A run from a table with a header: a column a metric, or MLflow's export with columns key, value and step.
 
     An empty cell is no value. Without a column that says the step, rows are counted from 0.
-
-    Raises:
-        SourceError: "file:line: what is wrong".
     """
     rows = Rows(in_order=True)
     put_records(rows, _records(file, read_table(file, rows, progress)), file)

@@ -25,9 +25,6 @@ def read_notebook(file: Path, source: str, progress: Progress | None = None) -> 
 
     The tables of Hugging Face trainers are read first. A notebook without them may hold other tables with a column of
     steps, or the lines that a trainer prints. Tables of several trainings follow each other as phases.
-
-    Raises:
-        SourceError: "file: what is wrong"; also where no output holds metrics.
     """
     cells = _cells(file)
     tables = [(where, table) for where, kind, text in _outputs(cells) if kind == "html" for table in _tables(text)]

@@ -18,9 +18,6 @@ def read_metrics(file: Path) -> dict[int, dict[str, float]]:
     """A metrics file for a replay: numbers by step, in rising order, without the diagnostics' own.
 
     Stricter than `read_jsonl`, as the steps are to be those of the tokens: each line has to say its own.
-
-    Raises:
-        SourceError: "file:line: what is wrong".
     """
     rows: dict[int, dict[str, float]] = {}
     for at, given, _ in read_objects(file, Odd().count):
@@ -37,9 +34,6 @@ def read_jsonl(file: Path, source: str, progress: Progress | None = None) -> Fin
     """A run from JSON Lines, one object a row, with its step under one of the names that trainers use.
 
     The object `config` becomes the settings, and verl's own file (`{"step": 3, "data": {...}}`) is unwrapped.
-
-    Raises:
-        SourceError: "file:line: what is wrong".
     """
     rows = Rows(in_order=True)
     config = put_records(rows, _records(file, rows, progress), file)

@@ -29,9 +29,6 @@ def read_evaluations(file: Path, source: str, progress: Progress | None = None) 
     """A run from `evaluations.npz`: the mean over the episodes of each evaluation, by environment steps.
 
     The spread of the episodes' returns is `eval/std_reward`.
-
-    Raises:
-        SourceError: "file: what is wrong".
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -74,9 +71,6 @@ def read_monitor(file: Path, source: str, progress: Progress | None = None) -> F
     """A run from `monitor.csv`: a row an episode of one environment, under that environment's own count of steps.
 
     The columns become `monitor/r` (return), `monitor/l` (length) and so on; `t` is the wall time in seconds.
-
-    Raises:
-        SourceError: "file:line: what is wrong".
     """
     rows = Rows()
     _, first, _ = next(read_lines(file))

@@ -11,11 +11,7 @@ from tracker_diag.trackers.rows import Rows
 
 
 def read_trainer_state(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:  # noqa: ARG001  it is small
-    """A run from `log_history`, whose training and evaluation rows share steps, or from a list of rows.
-
-    Raises:
-        SourceError: "file: where: what is wrong".
-    """
+    """A run from `log_history`, whose training and evaluation rows share steps, or from a list of rows."""
     document, wrong = read_document(file)
     name = "row" if isinstance(document, list) else "log_history"
     whole = {name: document} if isinstance(document, list) else document

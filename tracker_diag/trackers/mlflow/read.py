@@ -42,12 +42,7 @@ def split(name: str) -> tuple[str, str]:
 
 
 def read_mlflow(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
-    """The run `<run id>[@tracking uri]`.
-
-    Raises:
-        MissingExtra: mlflow is not installed.
-        SourceError: "source: what is wrong".
-    """
+    """The run `<run id>[@tracking uri]`."""
     run_id, uri = split(name)
     if not run_id:
         raise SourceError(f"{source}: expected mlflow:<run id>[@tracking uri]")
@@ -59,11 +54,6 @@ def list_mlflow(name: str, source: str, *, project: bool) -> list[Listed]:
     """The state of `<run id>[@tracking uri]`, as a list of one, or of all runs of an experiment, by name or id.
 
     Runs of an experiment that are deleted are left out.
-
-    Raises:
-        MissingExtra: mlflow is not installed.
-        Gone: the run was deleted.
-        SourceError: "source: what is wrong"; also where there is no such experiment.
     """
     wanted, uri = split(name)
     if not wanted:

@@ -29,10 +29,6 @@ def read_tensorboard(path: Path, source: str, progress: Progress | None = None) 
     """A run from an event file, or from a folder with the event files of one run.
 
     Metrics of a folder inside it have its name before theirs. Histograms, images and sound are passed over.
-
-    Raises:
-        MissingExtra: tensorboard is not installed.
-        SourceError: "file: what is wrong, at which byte".
     """
     require("tensorboard", "tensorboard")
     files = [(path, "")] if path.is_file() else list(_files(path))

@@ -48,11 +48,7 @@ def split(name: str, source: str) -> tuple[str, str]:
 
 
 def read_trackio(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
-    """The run `<project>/<run>`, from Trackio's folder: `TRACKIO_DIR`, else `HF_HOME`/trackio.
-
-    Raises:
-        SourceError: "source: what is wrong".
-    """
+    """The run `<project>/<run>`, from Trackio's folder: `TRACKIO_DIR`, else `HF_HOME`/trackio."""
     project, run = split(name, source)
     with store_of(project, source) as store:
         query = "SELECT run_id FROM metrics WHERE run_name = ? OR run_id = ? GROUP BY run_id ORDER BY MIN(id)"
@@ -72,10 +68,6 @@ def list_trackio(name: str, source: str, *, project: bool) -> list[Listed]:
     """The state of `<project>/<run>`, as a list of one, or of all runs of a project by their start.
 
     Trackio does not say whether a run has ended. The diagnostics do, if they watched it from inside.
-
-    Raises:
-        Gone: there is no such run, or no such project.
-        SourceError: "source: what is wrong".
     """
     within, run = (name, "") if project else split(name, source)
     with store_of(within, source) as store:

@@ -25,12 +25,7 @@ UNDERWAY = {"running", "pending", "preempting"}
 
 
 def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
-    """The run `<entity>/<project>/<run>` on the server that W&B is logged in to, all of its rows.
-
-    Raises:
-        MissingExtra: wandb is not installed.
-        SourceError: "source: what is wrong".
-    """
+    """The run `<entity>/<project>/<run>` on the server that W&B is logged in to, all of its rows."""
     with _asking(name, source) as api:
         return _history(api.run(name), api, source, progress)
 
@@ -39,10 +34,6 @@ def finished_address(name: str, source: str) -> Address:
     """Where the diagnostics of the finished run `<entity>/<project>/<run>` go: a run next to it, the same each time.
 
     From now on the summary of the run names the other one, so both are read.
-
-    Raises:
-        MissingExtra: wandb is not installed.
-        SourceError: "source: what is wrong".
     """
     with _asking(name, source) as api:
         run = api.run(name)
@@ -60,11 +51,6 @@ def list_wandb(name: str, source: str, *, project: bool) -> list[Listed]:
     """The state of `<entity>/<project>/<run>`, as a list of one, or of all runs of a project, the newest first.
 
     Runs that the diagnostics keep next to another one are left out of a project.
-
-    Raises:
-        MissingExtra: wandb is not installed.
-        Gone: there is no such run.
-        SourceError: "source: what is wrong".
     """
     with _asking(name, source, PROJECT if project else RUN) as api:
         if not project:

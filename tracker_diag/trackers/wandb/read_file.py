@@ -37,12 +37,7 @@ def wandb_file_in(folder: Path) -> Path | None:
 
 
 def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:
-    """An offline run. Steps are those of the axis that the run defined for its charts, else W&B's own.
-
-    Raises:
-        MissingExtra: wandb is not installed.
-        SourceError: "file: what is wrong".
-    """
+    """An offline run. Steps are those of the axis that the run defined for its charts, else W&B's own."""
     require("wandb", "wandb")
     rows, axis = Rows(), Axis()
     config: dict[str, object] = {}
