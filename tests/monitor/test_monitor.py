@@ -3,7 +3,6 @@ import json
 import logging
 import math
 import threading
-from collections import Counter
 from itertools import count
 
 import numpy as np
@@ -20,6 +19,7 @@ from tracker_diag.metrics import own
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.records import Histogram
+from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.runs.diagnose import diagnose
@@ -44,15 +44,6 @@ def watch(batches, metrics=None, **options):
 
 def fired(monitor):
     return [(f.rule.id, f.pair, f.slice) for f in monitor.summary().findings if f.fired is not None]
-
-
-@pytest.mark.nightly
-def test_a_quiet_run_is_quiet(rng, make_batch):
-    seen, monitor = watch(make_batch(rng) for _ in range(150))
-    assert fired(monitor) == []
-    assert {"NUM004", "POL001", "POL002", "POL003", "POL004"} <= set(monitor.summary().healthy)
-    assert monitor.failures == []
-    assert seen.summary.steps == 150
 
 
 @pytest.mark.slow
@@ -120,20 +111,16 @@ def test_how_long_a_run_is_said_too_late_or_by_nobody_changes_nothing(make_batch
     nobody.expect(0)
     short(make_batch, (0, 1), late)
     late.expect(None)
+    again = Monitor()
+    again.expect(60)
+    short(make_batch, (0, 1), again)
+    again.expect(60)
     assert caplog.messages == []
     late.expect(60)
     assert late.state_dict()["rows"] is nobody.state_dict()["rows"] is None
     assert caplog.messages == [
         "expect(rows=60): the run has begun, so this changes nothing; say it before the first step"
     ]
-
-
-def test_how_long_a_run_is_may_be_said_again(make_batch, caplog):
-    monitor = Monitor()
-    monitor.expect(60)
-    short(make_batch, (0, 1), monitor)
-    monitor.expect(60)
-    assert caplog.messages == []
 
 
 @pytest.mark.nightly
@@ -376,12 +363,9 @@ def test_bad_input_raises_on_the_first_call_and_is_counted_afterwards(case, rng,
         for _ in range(3):
             monitor.observe(**good | changed)
     monitor.log({}, 0)
-    if case == "nan":
-        assert monitor.health == Counter(nonfinite_tokens=3 * 1280)
-    else:
-        assert monitor.health["rejected_batches"] == 3
-        assert len(caplog.records) == 1
-        assert message in monitor.failures[0]
+    assert monitor.health["rejected_batches"] == 3
+    assert len(caplog.records) == 1
+    assert message in monitor.failures[0]
 
 
 @pytest.mark.slow
@@ -621,29 +605,18 @@ def test_without_a_step_the_next_one_is_meant(rng, make_batch):
     assert sorted(seen.records) == [0, 1, 2, 3]
 
 
-def test_metrics_of_any_library_and_things_that_are_no_numbers():
-    import torch
-
+def test_metrics_of_any_library_and_things_that_are_no_numbers_are_taken_when_they_are_logged():
     seen = CapturingTracker()
     monitor = Monitor([seen])
+    changing = torch.tensor(3.0)
     monitor.log(
-        {"a": 1, "b": np.float32(2), "c": torch.tensor(3.0), "d": np.array(4), "e": True, "f": "text", "g": [1],
+        {"a": 1, "b": np.float32(2), "c": changing, "d": np.array(4), "e": True, "f": "text", "g": [1],
          "h": np.array([1.0]), "i": None, "j": 10**400, "k": -(10**400)},
         np.int64(0),
     )  # fmt: skip
+    changing += 98
     assert seen.own[0] == {"a": 1, "b": 2, "c": 3, "d": 4, "j": math.inf, "k": -math.inf}
     assert json.loads(json.dumps(monitor.summary().to_json()))["run"]["last_step"] == 0
-
-
-def test_metrics_are_taken_when_they_are_logged(rng, make_batch):
-    import torch
-
-    seen = CapturingTracker()
-    with Monitor([seen]) as monitor:
-        loss = torch.tensor(1.0)
-        monitor.log({"loss": loss}, 0)
-        loss += 98
-    assert seen.own[0] == {"loss": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -690,15 +663,6 @@ def test_a_broken_tracker_is_counted_and_the_others_go_on(rng, make_batch, caplo
     assert monitor.health["tracker_errors"] == 5
     assert len(caplog.records) == 1
     assert seen.scalars(3)["diag/health/tracker_errors"] == 3
-
-
-def test_a_failure_of_our_own_never_reaches_training(rng, make_batch, monkeypatch):
-    monitor = Monitor()
-    monitor.observe(**make_batch(rng))
-    monkeypatch.setattr(monitor._run.judge.engine, "evaluate", lambda observed: 1 / 0)
-    monitor.log({}, 0)
-    assert monitor.health["internal_errors"] == 1
-    assert "ZeroDivisionError" in monitor.failures[0]
 
 
 @pytest.mark.slow
@@ -752,7 +716,7 @@ def test_a_run_is_saved_by_one_thread_while_another_trains(rng, make_batch):
 @pytest.mark.slow
 def test_memory_is_that_of_the_window(rng, make_batch):
     _, monitor = watch([make_batch(rng) for _ in range(8)], window=4)
-    assert all(len(window._recent) == 4 for window in monitor._run.windows.values())
+    assert [len(window["recent"]) for window in monitor.state_dict()["windows"].values()] == [4, 4]
 
 
 def growing(step):
@@ -1004,17 +968,16 @@ def test_a_broken_value_is_no_news_after_a_new_baseline(rng, make_batch):
 def test_an_evaluation_that_fails_costs_that_steps_diagnostics_alone(rng, make_batch, monkeypatch):
     seen = CapturingTracker()
     monitor = Monitor([seen])
-    whole = monitor._run.judge.engine.evaluate
+    whole = Engine.evaluate
     fails = iter([False, True, False, False])
-    monkeypatch.setattr(
-        monitor._run.judge.engine, "evaluate", lambda observed: 1 / 0 if next(fails) else whole(observed)
-    )
+    monkeypatch.setattr(Engine, "evaluate", lambda *given: 1 / 0 if next(fails) else whole(*given))
     for step in range(4):
         monitor.observe(**make_batch(rng))
         monitor.log({"reward": step / 4}, step)
     monitor.close()
     assert {step: own["reward"] for step, own in seen.own.items()} == {0: 0, 1: 0.25, 2: 0.5, 3: 0.75}
     assert seen.scalars(1)["diag/health/internal_errors"] == 1
+    assert "ZeroDivisionError" in monitor.failures[0]
 
 
 @pytest.mark.slow

@@ -59,18 +59,6 @@ def drawn(mlflow, run_id):
     return [path for path in paths if path.endswith(".png")]
 
 
-@pytest.mark.nightly
-def test_a_client_that_ends_its_run_writes_what_is_left(rng, make_batch, mlflow):
-    client = mlflow.MlflowClient()
-    run_id = client.create_run("0").info.run_id
-    wrapped = wrap(client, run_id=run_id)
-    wrapped.diag.observe(**make_batch(rng))
-    wrapped.log_metric(run_id, "reward", 1.0, step=0)
-    wrapped.set_terminated(run_id)
-    assert client.get_run(run_id).info.status == "FINISHED"
-    assert client.list_artifacts(run_id, "diag")
-
-
 def test_what_a_run_could_not_send_is_brought_with_its_verdict(mlflow, journals, monkeypatch):
     monkeypatch.setattr(outbox, "CLOSE_WITHIN", 0.5)
     client = mlflow.MlflowClient()
@@ -269,24 +257,6 @@ run.diag.log({"loss": 0.5}, 0)
         assert "tracker_errors" not in done.stderr
         sizes.append(len(mlflow.load_table("diag/events.json", run_ids=[run_id])))
     assert sizes[1] == 2 * sizes[0] > 0
-
-
-@pytest.mark.nightly
-def test_a_nested_run_is_none_of_ours(rng, make_batch, mlflow):
-    client = mlflow.MlflowClient()
-    with mlflow.start_run() as parent:
-        run = wrap(mlflow)
-        for step in range(4):
-            run.diag.observe(**make_batch(rng))
-            run.log_metrics({"reward": 1.0}, step=step)
-            run.start_run(nested=True)
-            run.log_metrics({"reward": -100.0}, step=1000)
-            run.end_run()
-        run.diag.close()
-    assert run.diag.health["late_steps"] == 0
-    assert run.diag.summary().last_step == 3
-    points = client.get_metric_history(parent.info.run_id, "diag/policy/text_only/p95")
-    assert [point.step for point in points] == [0, 1, 2, 3]
 
 
 @pytest.mark.nightly

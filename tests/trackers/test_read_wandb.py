@@ -13,7 +13,7 @@ import pytest
 from tracker_diag.errors import SourceError
 from tracker_diag.runs.watched_run import has_ended
 from tracker_diag.trackers.rows import Rows
-from tracker_diag.trackers.wandb.read import _definitions
+from tracker_diag.trackers.wandb.read import definitions_in
 from tracker_diag.trackers.wandb.read_file import read_wandb_file, wandb_file_in
 from tracker_diag.trackers.wandb.rows import Axis
 
@@ -54,11 +54,11 @@ def test_late_diagnostics_come_to_their_own_step():
     assert run.notes == ("rows without a step, left out: 1, first after row 2",)
 
 
-def test_definitions_of_the_server():
+def testdefinitions_in_of_the_server():
     metrics = [{"1": "train/global_step"}, {"2": "*", "5": 1}, {"1": "val", "4": "epoch"}, {"1": "odd", "5": 9}]
     found = [("*", "train/global_step"), ("val", "epoch")]
-    assert _definitions({"_wandb": {"value": {"m": metrics}}}) == _definitions({"_wandb": {"m": metrics}}) == found
-    assert _definitions({}) == []
+    assert definitions_in({"_wandb": {"value": {"m": metrics}}}) == definitions_in({"_wandb": {"m": metrics}}) == found
+    assert definitions_in({}) == []
 
 
 @pytest.fixture

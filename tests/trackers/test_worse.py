@@ -4,9 +4,8 @@ import logging
 
 import pytest
 
-from tracker_diag import Monitor, wrap
-from tracker_diag.testing import CapturingTracker, example_batch
-from tracker_diag.trackers.mlflow.write import NOTE_TAG, MlflowTracker
+from tracker_diag import wrap
+from tracker_diag.testing import example_batch
 from tracker_diag.trackers.notify import NOTIFY
 
 pytestmark = pytest.mark.nightly
@@ -38,25 +37,3 @@ def test_in_wandb_at_a_webhook_and_in_the_log(wandb_offline, receive, monkeypatc
     for text in (told[1]["text"], heard.got[1]["text"], logged[1]):
         assert CHANGED in text
         assert SO_FAR in text
-
-
-def test_in_the_description_of_the_mlflow_run_while_it_goes_on(mlflow_store):
-    import mlflow
-
-    kept = CapturingTracker()
-    monitor = Monitor(trackers=[kept])
-    for step in range(150):
-        monitor.observe(**example_batch(step))
-        monitor.log({"reward": reward(step)}, step)
-    monitor.close()
-    assert [one.title for one in kept.notices] == [FIRST, WORSE]
-    client = mlflow.MlflowClient()
-    with mlflow.start_run() as active:
-        tracker = MlflowTracker(client, active.info.run_id)
-        for notice in kept.notices:
-            tracker.write(notice.step, [notice], 0.0)
-            assert tracker.flush()
-            said = client.get_run(active.info.run_id).data.tags[NOTE_TAG]
-            assert f"**{notice.level.upper()} at step {notice.step}: {notice.title}**" in said
-        assert CHANGED in said
-        assert SO_FAR in said

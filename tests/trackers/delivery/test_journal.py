@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -85,14 +86,19 @@ def test_a_torn_line_and_one_that_changed_cost_themselves_alone(journal):
     assert rest(later) == [{"value": 10}, DAMAGED, {"value": 12}, DAMAGED, {"value": 13}]
 
 
+def head(about):
+    data = json.dumps(about).encode()
+    return b"%s\t%08x\n" % (data, crc32(data))
+
+
 FOREIGN = {
     "empty": b"",
     "a user's own": b'{"step": 1}\n{"step": 2}\n',
     "a version without its checksum": b'{"version": 3, "data": "my only line"}\n',
     "no line": b"not json\nx",
     "a list": b"[1,2]\n[3,4]\n",
-    "another version": module._line({"version": 99, "tracker": "jsonl"}),
-    "a head that was changed": module._line({"version": module.VERSION, **ABOUT}).replace(b'"jsonl"', b'"mlflo"'),
+    "another version": head({"version": 99, "tracker": "jsonl"}),
+    "a head that was changed": head({"version": module.VERSION, **ABOUT}).replace(b'"jsonl"', b'"mlflo"'),
 }
 
 

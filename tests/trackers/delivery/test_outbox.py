@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -162,8 +163,7 @@ def test_a_tracker_with_a_pace_gets_many_steps_at_once_before_a_histogram_goes_a
     for step in range(half):
         outbox.write(step, picture(step), 0.0)
     assert tracker.asked.wait(60)
-    with outbox._wake:  # free while that thread waits
-        assert tracker.steps == []
+    assert tracker.steps == []
     outbox.write(half, picture(half), 0.0)
     until(lambda: len(tracker.steps) > half)
     outbox.write(half + 1, records(half + 1), 0.0)
@@ -361,24 +361,16 @@ def test_a_failure_after_something_was_delivered_is_a_first_one(monkeypatch, jou
 
 def test_a_tracker_that_is_down_is_asked_more_and_more_seldom(monkeypatch, journals):
     monkeypatch.setattr(module, "RETRY", 0.01)
-    monkeypatch.setattr(module, "jittered", lambda pause: pause)
     monkeypatch.setattr(module, "RETRY_AT_MOST", 1e9)
-    tracker, down = Collector(), [True]
+    tracker, down, pauses = Collector(), [True], []
+    monkeypatch.setattr(module, "jittered", lambda pause: pauses.append((pause, time.monotonic())) or pause)
     tracker.fails = while_it_is(down)
     outbox = Outbox(tracker)
-    wait_for, pauses = outbox._wake.wait_for, []
-
-    def noted(holds, timeout=None):
-        if timeout:
-            pauses.append((timeout, tracker.requests, holds))
-        return wait_for(holds, timeout)
-
-    monkeypatch.setattr(outbox._wake, "wait_for", noted)
-    for step in range(100):  # that it takes new steps in is no progress
+    for step in range(100):  # that it takes new steps in is no progress, and cuts no pause short
         outbox.write(step, records(step), 0.0)
         until(lambda: len(pauses) > step // 20)  # noqa: B023  # it is called here
-        assert not pauses[-1][2]()  # and they cut no pause short
-    assert [(seconds, requests) for seconds, requests, _ in pauses[:5]] == [(0.01 * 2**i, i + 1) for i in range(5)]
+    assert [pause for pause, _ in pauses[:5]] == [0.01 * 2**i for i in range(5)]
+    assert all(later - before >= pause for (pause, before), (_, later) in pairwise(pauses[:5]))
     down.clear()
     ended(outbox)
     assert tracker.steps == list(range(100))

@@ -96,7 +96,7 @@ def _asking(name: str, source: str, form: str = RUN) -> Generator[Any]:
 
 def _history(run: Any, api: Any, source: str, progress: Progress | None) -> FinishedRun:
     rows, axis = Rows(), Axis()
-    for metric, step_metric in _definitions(run.rawconfig):
+    for metric, step_metric in definitions_in(run.rawconfig):
         axis.define(metric, step_metric)
     count = max(int(run.lastHistoryStep) + 1, 1)
     for row in run.scan_history():
@@ -111,7 +111,7 @@ def _history(run: Any, api: Any, source: str, progress: Progress | None) -> Fini
     return rows.finish(source, dict(flat(run.config, ".")))
 
 
-def _definitions(config: dict[str, Any]) -> list[tuple[str, str]]:
+def definitions_in(config: dict[str, Any]) -> list[tuple[str, str]]:
     """The run's `define_metric`s: the server keeps them as numbered fields of W&B's MetricRecord, 5 an index from 1."""
     settings = config.get("_wandb", {})
     metrics = settings.get("value", settings).get("m", []) if isinstance(settings, dict) else []
