@@ -26,7 +26,7 @@ from tracker_diag.trackers.fan_out import BeforeSend
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.notify import from_environment
 from tracker_diag.trackers.open import read_run
-from tracker_diag.trackers.tracker import Listener, Tracker
+from tracker_diag.trackers.tracker import Address, Listener, Tracker, asked
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -116,8 +116,7 @@ _underway: dict[Key, Monitor] = {}
 
 def key_of(tracker: Tracker) -> Key:
     """What makes two trackers those of one run; a tracker that does not say it is of a run of its own."""
-    key: Key = _asked(tracker, "key", (tracker.name, id(tracker)))
-    return key
+    return asked(tracker, "key", (tracker.name, id(tracker)))
 
 
 def begin(
@@ -139,9 +138,9 @@ def begin(
         return _underway[key]
     if disabled():
         return Monitor(**settings)
-    address, settings_of_run = _asked(tracker, "address", {}), _asked(tracker, "config", {})
-    people = from_environment(address.get("run"))
-    known = dotted(settings_of_run) | dotted(config or {})
+    people = from_environment(asked(tracker, "address", Address()).get("run"))
+    nothing: Config = {}
+    known = dotted(asked(tracker, "config", nothing)) | dotted(config or nothing)
     monitor = Monitor((tracker, *also, *people), config=known, baseline=earlier, **settings)
     _underway[key] = monitor
     monitor.at_close(lambda: _underway.pop(key))
@@ -155,7 +154,7 @@ def begin(
         raise
     except Exception as error:  # noqa: BLE001  # whatever another package's tracker raises
         monitor.record("tracker_errors", error)
-    if page := _asked(tracker, "page", ""):
+    if page := asked(tracker, "page", ""):
         announce(unbroken(Text.assemble(("tracker_diag: ", "dim"), "watching this run; see it with  ", page)))
     return monitor
 
@@ -229,15 +228,6 @@ def _inside(target: Any) -> Any:
     if not homes & FRAMEWORKS:
         return None
     return getattr(target, "experiment", None) or getattr(target, "tracker", None)
-
-
-def _asked(tracker: Tracker, name: str, missing: Any) -> Any:
-    """What `tracker` says of its run; what keeps it from doing so is counted."""
-    try:
-        return getattr(tracker, name)
-    except Exception as error:  # noqa: BLE001  # whatever a tracker raises
-        tracker.tally.failed(error)
-        return missing
 
 
 def _with_diag(target: Any, monitor: Monitor, *, function: bool) -> Any:

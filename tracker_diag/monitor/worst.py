@@ -53,16 +53,13 @@ class _Episode:
 
     def sequences(self) -> Iterator[WorstSequence]:
         """Those of the worst step, then those of the first and the last one, where these are others."""
-        yield from self._of("worst", self.worst)
-        if self.first.step != self.worst.step:
-            yield from self._of("first", self.first)
-        if self.last.step not in (self.worst.step, self.first.step):
-            yield from self._of("last", self.last)
-
-    def _of(self, moment: str, at: _Step) -> Iterator[WorstSequence]:
         pair, slice = self.place
-        about = {"pair": pair, "slice": slice, "onset": self.onset, "moment": moment, "step": at.step}
-        yield from at.tokens.sequences(partial(WorstSequence, **about), at.window)  # type: ignore[arg-type]
+        shown: set[int] = set()
+        for moment, at in (("worst", self.worst), ("first", self.first), ("last", self.last)):
+            if at.step not in shown:
+                shown.add(at.step)
+                about = {"pair": pair, "slice": slice, "onset": self.onset, "moment": moment, "step": at.step}
+                yield from at.tokens.sequences(partial(WorstSequence, **about), at.window)  # type: ignore[arg-type]
 
 
 class WorstSequences:

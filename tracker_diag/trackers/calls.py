@@ -1,7 +1,7 @@
 """Calls: a logger of one's own, any function of metrics and a step, or an object with such a method."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -52,23 +52,13 @@ def is_function(target: object) -> bool:
 
 def listen_to(logger: Any, listener: Listener) -> Off:
     """Have the methods of `logger` heard by which it is logged to and ended."""
-    offs = []
-    for name, ear in _heard_methods(logger):
-        call = getattr(logger, name)
-        offs.append(replace(logger, name, call, ear(call, listener)))
-    return all_off(*offs)
-
-
-def _heard_methods(logger: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     if not hasattr(logger, "__dict__") or inspect.isclass(logger) or inspect.isroutine(logger):
-        return
-    for name in LOGGING:
-        if callable(getattr(logger, name, None)):
-            yield name, heard
-    for name in ENDING:
-        # A logger that answers to any name has none of these.
-        if callable(inspect.getattr_static(logger, name, None)):
-            yield name, _ended
+        return all_off()
+    ears = {name: heard for name in LOGGING if callable(getattr(logger, name, None))}
+    # A logger that answers to any name has none of these.
+    ears |= {name: _ended for name in ENDING if callable(inspect.getattr_static(logger, name, None))}
+    calls = {name: getattr(logger, name) for name in ears}
+    return all_off(*(replace(logger, name, call, ears[name](call, listener)) for name, call in calls.items()))
 
 
 def heard(call: Callable[..., Any], listener: Listener) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from tracker_diag.errors import DiagError, SourceError
 from tracker_diag.health import Health
@@ -18,6 +18,8 @@ from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
+
+T = TypeVar("T")
 
 _ours = ContextVar("ours", default=False)
 
@@ -273,6 +275,16 @@ def give(tracker: Tracker, step: int, entries: Sequence[Entry], at: float | None
     """Write those of `entries` that `tracker` takes; `at` is now by default."""
     if wanted := [entry for entry in entries if isinstance(entry, tracker.takes)]:
         tracker.write(step, wanted, time.time() if at is None else at)
+
+
+def asked(tracker: Tracker, name: str, missing: T) -> T:
+    """What `tracker` has under `name`; `missing` where it raises, which is counted."""
+    try:
+        value: T = getattr(tracker, name)
+    except Exception as error:  # noqa: BLE001  # whatever a tracker raises
+        tracker.tally.failed(error)
+        return missing
+    return value
 
 
 def _nothing() -> None:

@@ -9,14 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from tracker_diag.health import folder, open_in_forks, private
 from tracker_diag.records import Record, Scalar
 from tracker_diag.trackers.delivery.journal import Journal, base_of, journal_for
 from tracker_diag.trackers.delivery.lines import LINED, entry_of, line_of, scalars_line
 from tracker_diag.trackers.delivery.patience import EXIT_TIMEOUT, exit_timeout, jittered
-from tracker_diag.trackers.tracker import RECORDS, End, Entry, Refused, Tracker, give, writing
+from tracker_diag.trackers.tracker import RECORDS, End, Entry, Refused, Tracker, asked, give, writing
 
 MEMORY = 1000
 """Entries that are kept in memory where the disk takes none."""
@@ -36,8 +36,6 @@ CLOSE_WITHIN = 30.0
 RETRY, RETRY_AT_MOST = 0.5, 30.0
 """Seconds until a failed delivery is tried again: at first, and after many that brought nothing."""
 
-
-T = TypeVar("T")
 
 There: TypeAlias = Mapping[int, Collection[str]]
 """Names of ours that a tracker has, by step."""
@@ -82,23 +80,15 @@ class Outbox(Tracker):
 
     @property
     def address(self) -> Mapping[str, str]:
-        return self._of_inner("address", {})
+        return asked(self.inner, "address", {})
 
     @property
     def page(self) -> str:
-        return self._of_inner("page", "")
+        return asked(self.inner, "page", "")
 
     @property
     def source(self) -> str:
-        return self._of_inner("source", "")
-
-    def _of_inner(self, name: str, missing: T) -> T:
-        try:
-            value: T = getattr(self.inner, name)
-        except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
-            self.tally.failed(error)
-            return missing
-        return value
+        return asked(self.inner, "source", "")
 
     def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
         for entry in entries:

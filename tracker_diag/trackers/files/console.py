@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracker_diag.errors import SourceError
+from tracker_diag.trackers.files.csv_table import cell
 from tracker_diag.trackers.files.text import read_lines
 from tracker_diag.trackers.finished import FinishedRun, Progress
 from tracker_diag.trackers.rows import Rows
@@ -35,7 +36,6 @@ DROPPED = re.compile(
 """What W&B says, in newer and older versions, of a row that it does not take. Some versions print the row with it."""
 REPEATED = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
 """How Ray shortens lines that repeat."""
-WORDS = {"True": 1.0, "False": 0.0}
 
 
 def read_console(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:
@@ -82,7 +82,7 @@ class ConsoleLog:
                 items = items if ended or text.rstrip().endswith(")") else items[:-1]
                 self._cut = "" if ended else where
                 self._rounded = self._rounded and all(ROUNDED.fullmatch(value) for _, value in items)
-                self._verl.put_row(int(match[1]), {key: _float(value) for key, value in items}, where)
+                self._verl.put_row(int(match[1]), {key: cell(value) for key, value in items}, where)
             elif not self._verl.added:
                 self._trl.read_line(text, where)
 
@@ -101,10 +101,6 @@ class ConsoleLog:
         if self._rounded:
             verl.note("the log rounds to three decimals: what is small, as a learning rate or a KL, reads as 0")
         return replace(verl.finish(source), quantum=0.001 if self._rounded else 0.0)
-
-
-def _float(value: str) -> float:
-    return WORDS[value] if value in WORDS else float(value)
 
 
 class _Trl:

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 from tracker_diag.errors import SourceError
-from tracker_diag.trackers.files.csv_table import delimiter
+from tracker_diag.trackers.files.csv_table import cell, delimiter
 from tracker_diag.trackers.finished import one_line
-from tracker_diag.trackers.rows import number
 from tracker_diag.trackers.wandb.read_file import SIGNATURE
 
 HEAD = 1 << 16
@@ -88,15 +87,12 @@ def _is_json(line: str) -> bool:
 def _is_csv(header: str, row: str, ending: str) -> bool:
     """Whether `header` has names and `row` a number under one of them."""
     names, cells = header.split(delimiter(header)), row.split(delimiter(header))
-    if any(_is_number(name) for name in names):
+    if any(map(_is_number, names)):
         return False
     if ending in {".csv", ".tsv"}:
         return bool(names[1:]) or not row or _is_number(row)
-    return len(names) > 1 and len(names) == len(cells) and any(_is_number(cell) for cell in cells)
+    return len(names) > 1 and len(names) == len(cells) and any(map(_is_number, cells))
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        return number(float(cell.strip().strip('"'))) is not None
-    except ValueError:
-        return False
+def _is_number(text: str) -> bool:
+    return isinstance(cell(text.strip().strip('"')), float)

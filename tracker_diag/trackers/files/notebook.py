@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tracker_diag.errors import SourceError
 from tracker_diag.trackers.files.console import ConsoleLog
+from tracker_diag.trackers.files.csv_table import cell
 from tracker_diag.trackers.finished import FinishedRun, Progress, one_line
 from tracker_diag.trackers.keys import STEPS, integer, put_records
-from tracker_diag.trackers.rows import Rows, number
+from tracker_diag.trackers.rows import Rows
 
 LARGEST = 1 << 28
 """Bytes of a notebook that is read; pictures make the largest ones."""
@@ -60,14 +61,14 @@ def _cells(file: Path) -> list[object]:
 
 def _outputs(cells: Sequence[object]) -> Iterator[tuple[str, str, str]]:
     """The outputs of code cells: where, "html" or "text", and the text."""
-    for number_of_cell, cell in enumerate(cells, 1):
-        outputs = cell.get("outputs") if isinstance(cell, dict) else None
+    for number, part in enumerate(cells, 1):
+        outputs = part.get("outputs") if isinstance(part, dict) else None
         for output in outputs if isinstance(outputs, list) else ():
             if not isinstance(output, dict):
                 continue
             data = output.get("data")
             data = data if isinstance(data, dict) else {}
-            where = f"cell {number_of_cell}"
+            where = f"cell {number}"
             if "text/html" in data:
                 yield where, "html", _text(data["text/html"])
             elif "text" in output or "text/plain" in data:
@@ -82,7 +83,7 @@ def _tables(html: str) -> Iterator[list[list[str]]]:
     """Tables with a header that names a column of steps."""
     for table in html.split("<table")[1:]:
         rows = [
-            [unescape(TAG.sub("", cell)).strip() for cell in CELL.split(row)[1:]]
+            [unescape(TAG.sub("", part)).strip() for part in CELL.split(row)[1:]]
             for row in ROW.split(table.partition("</table")[0])[1:]
         ]
         rows = [row for row in rows if row]
@@ -115,9 +116,7 @@ def _name(column: str) -> str:
     return column.replace(" / ", "/")
 
 
-def _number(cell: str) -> float | None:
+def _number(text: str) -> float | None:
     """The number in a cell; None for "No log" and other words."""
-    try:
-        return float(cell.replace(",", ""))
-    except ValueError:
-        return number(cell)
+    value = cell(text.replace(",", ""))
+    return value if isinstance(value, float) else None
