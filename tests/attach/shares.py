@@ -58,14 +58,14 @@ def main(mode, rank, world, folder):
         else:
             share.stepped(step)
             share.stepped(step)  # as a trainer that logs several times a step
-        until(lambda: not ranks._thread._calls)
+        until(lambda: not ranks._thread._calls)  # there is no door: a trainer never waits for them
         (folder / f"{rank}.{step}").touch()
         if mode == "dies" and (step, rank) == (DIES, last):
             os.kill(os.getpid(), signal.SIGKILL)
         living = [other for other in range(world) if not (mode == "dies" and other == last and step > DIES)]
         until(lambda: all((folder / f"{other}.{step}").exists() for other in living))  # noqa: B023  # called at once
     monitor.close()  # here what came of the other's last step is taken
-    missing = {str(one.number): steps for one, steps in (monitor._run.intake.missing or {}).items()}
+    missing = {str(one.number): steps for one, steps in (monitor._run.intake.missing or {}).items()}  # no rule is fast
     table = monitor.slices_table()
     found = {
         "table": [dict(zip(table.columns, row, strict=True)) for row in table.rows],

@@ -1,13 +1,13 @@
 """MLflow: the files of a run, and what is in them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tracker_diag.records import Cell, Drawing, Histogram
-from tracker_diag.report.picture import drawn, drawn_tail, png_of
+from tracker_diag.records import Cell
+from tracker_diag.report.picture import Pixels, png_of
 
 TABLES_TAG = "mlflow.loggedArtifacts"
 """Tag in which MLflow lists the tables of a run."""
@@ -49,11 +49,6 @@ def table_file(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> bytes:
     return json.dumps({"columns": columns, "data": rows}).encode()
 
 
-def drawing_file(drawing: Drawing) -> bytes:
-    """The picture of a run as PNG."""
-    return png_of(drawn(drawing))
-
-
-def tail_file(title: str, step: int, histograms: Sequence[Histogram]) -> bytes:
-    """The picture of the distributions of `step` as PNG."""
-    return png_of(drawn_tail(histograms, f"{title}, step {step}"))
+def picture_file(draw: Callable[..., Pixels], *given: Any) -> bytes:
+    """What `draw` makes of what is `given`, as PNG."""
+    return png_of(draw(*given))

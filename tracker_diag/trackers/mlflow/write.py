@@ -12,7 +12,7 @@ from tracker_diag.errors import DiagError, require, require_installed
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import SAMPLES, Cell, Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
-from tracker_diag.report.picture import ready
+from tracker_diag.report.picture import drawn, drawn_tail, ready
 from tracker_diag.report.tables import CHECKPOINTS, events_table
 from tracker_diag.report.tokens import WORST
 from tracker_diag.rules.triage import Summary
@@ -20,7 +20,7 @@ from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
 from tracker_diag.trackers.mlflow.answers import REFUSED, is_against_it, judged, status
-from tracker_diag.trackers.mlflow.artifacts import drawing_file, list_tables, put, rows_in, table_file, tail_file
+from tracker_diag.trackers.mlflow.artifacts import list_tables, picture_file, put, rows_in, table_file
 from tracker_diag.trackers.mlflow.tags import described, tags_of, with_links
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.trackers.tracker import (
@@ -240,10 +240,12 @@ class MlflowTracker(Tracker):
                 tails.setdefault(record.pair, []).append(record)
         for pair, histograms in tails.items():
             kind, title = ("reward", "Reward of sequences") if pair == SAMPLES else ("tail", f"{pair} pair")
-            self._tails[f"{PREFIX}{pair}/{kind}.png"] = partial(tail_file, title, step, histograms)
+            self._tails[f"{PREFIX}{pair}/{kind}.png"] = partial(
+                picture_file, drawn_tail, histograms, f"{title}, step {step}"
+            )
         for record in records:
             if isinstance(record, Drawing):
-                self._pictures |= {f"{record.name}.png": partial(drawing_file, record), **self._tails}
+                self._pictures |= {f"{record.name}.png": partial(picture_file, drawn, record), **self._tails}
         charted = {record.name for record in records if record.name.startswith(RULE)} | {*tails}
         if not charted <= self._charted:
             self._charted |= charted
