@@ -65,7 +65,8 @@ def main(mode, rank, world, folder):
         living = [other for other in range(world) if not (mode == "dies" and other == last and step > DIES)]
         until(lambda: all((folder / f"{other}.{step}").exists() for other in living))  # noqa: B023  # called at once
     monitor.close()  # here what came of the other's last step is taken
-    missing = {str(one.number): steps for one, steps in (monitor._run.intake.missing or {}).items()}  # no rule is fast
+    late = monitor._run.intake.missing or {}  # the rule that says so waits for more steps than these
+    missing = {str(other.number): steps for other, steps in late.items()}
     table = monitor.slices_table()
     found = {
         "table": [dict(zip(table.columns, row, strict=True)) for row in table.rows],

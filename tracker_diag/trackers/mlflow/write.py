@@ -239,10 +239,9 @@ class MlflowTracker(Tracker):
             elif isinstance(record, Histogram):
                 tails.setdefault(record.pair, []).append(record)
         for pair, histograms in tails.items():
-            kind, title = ("reward", "Reward of sequences") if pair == SAMPLES else ("tail", f"{pair} pair")
-            self._tails[f"{PREFIX}{pair}/{kind}.png"] = partial(
-                picture_file, drawn_tail, histograms, f"{title}, step {step}"
-            )
+            kind, what = ("reward", "Reward of sequences") if pair == SAMPLES else ("tail", f"{pair} pair")
+            title = f"{what}, step {step}"
+            self._tails[f"{PREFIX}{pair}/{kind}.png"] = partial(picture_file, drawn_tail, histograms, title)
         for record in records:
             if isinstance(record, Drawing):
                 self._pictures |= {f"{record.name}.png": partial(picture_file, drawn, record), **self._tails}
