@@ -4,14 +4,13 @@ import base64
 import json
 import math
 import re
-import runpy
 import zlib
-from pathlib import Path
 from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.trackers.wandb_stub import KEY, Stub
 from tracker_diag import DiagError, wrap
 from tracker_diag.cli.export import export_app
 from tracker_diag.metrics.series import CONTEXT
@@ -22,7 +21,6 @@ from tracker_diag.trackers.mlflow.view import VIEW_TAG, chart_view, keys_in
 from tracker_diag.trackers.panels import NAME, OUTCOME, RULES, in_order, outcome_keys
 from tracker_diag.trackers.wandb.view import save_report, workspace
 
-STUB = runpy.run_path(str(Path(__file__).parent / "wandb_stub.py"))
 SECTIONS = ["Verdict", "Tails", "ESS", "Shape", "Rules"]
 
 
@@ -35,8 +33,8 @@ def stub(monkeypatch):
     """A stub server, and the client's settings that lead to it."""
     import wandb
 
-    with STUB["Stub"]() as server:
-        for name, value in {"BASE_URL": server.url, "API_KEY": STUB["KEY"], "SILENT": "true"}.items():
+    with Stub() as server:
+        for name, value in {"BASE_URL": server.url, "API_KEY": KEY, "SILENT": "true"}.items():
             monkeypatch.setenv(f"WANDB_{name}", value)
         monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
         wandb.teardown()  # settings of an earlier test

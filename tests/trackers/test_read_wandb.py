@@ -3,13 +3,12 @@
 import json
 import math
 import os
-import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.trackers.wandb_stub import Stub
 from tracker_diag.errors import SourceError
 from tracker_diag.runs.watched_run import has_ended
 from tracker_diag.trackers.rows import Rows
@@ -144,7 +143,7 @@ RUN = {
 KEYS = {"lastStep": 4, "sets": [], "keys": {key: {"typeCounts": [{"type": "number", "count": 5}]} for key in ROWS[0]}}
 
 
-class Finished(runpy.run_path(str(Path(__file__).with_name("wandb_stub.py")))["Stub"]):
+class Finished(Stub):
     """A server with the finished run `r`, one that the diagnostics keep next to it, and one that is underway."""
 
     def reply(self, name, given):

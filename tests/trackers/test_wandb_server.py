@@ -3,19 +3,16 @@
 import json
 import math
 import os
-import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.trackers.adapters import own
+from tests.trackers.wandb_stub import HARMLESS, KEY, Stub
 from tracker_diag import wrap
 
 pytestmark = pytest.mark.slow
-
-STUB = runpy.run_path(str(Path(__file__).with_name("wandb_stub.py")))
-CLOCK = ("_runtime", "_timestamp")
 
 P95 = "diag/policy/text_only/p95"
 """In every row of ours; W&B itself writes `diag/step` into those that have a table alone."""
@@ -25,9 +22,9 @@ P95 = "diag/policy/text_only/p95"
 def stub(monkeypatch):
     import wandb
 
-    for name, value in {"SILENT": "true", "ERROR_REPORTING": "false", "API_KEY": STUB["KEY"]}.items():
+    for name, value in {"SILENT": "true", "ERROR_REPORTING": "false", "API_KEY": KEY}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
-    with STUB["Stub"]() as server:
+    with Stub() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         yield server
     wandb.teardown()
@@ -54,12 +51,6 @@ def growing(rng, make_batch, steps):
     for step in range(steps):
         post = 0.02 * math.exp(max(0, step - 60) * 0.1)
         yield step, make_batch(rng, post=post, pairs=("policy",))
-
-
-def own(rows):
-    """Your part of the rows: without the diagnostics, and without the clock."""
-    mine = ({k: v for k, v in row.items() if not k.startswith("diag/") and k not in CLOCK} for row in rows)
-    return [row for row in mine if len(row) > 1]
 
 
 def test_rows_histograms_tables_and_alerts_arrive(rng, make_batch, stub, start):
@@ -93,7 +84,7 @@ def test_rows_histograms_tables_and_alerts_arrive(rng, make_batch, stub, start):
     defined = json.loads(stub.sent("UpsertBucket")[-1]["config"])["_wandb"]["value"]["m"]
     # By name, by glob, and the place of the one that is its x-axis.
     assert [(m.get("1"), m.get("2"), m.get("5")) for m in defined] == [("diag/step", None, None), (None, "diag/*", 1)]
-    assert stub.unknown <= STUB["HARMLESS"]
+    assert stub.unknown <= HARMLESS
 
 
 EVERYTHING = (
@@ -155,7 +146,7 @@ def test_an_offline_run_arrives_when_it_is_synced(rng, make_batch, stub, start, 
     assert [row["diag/step"] for row in rows if P95 in row] == list(range(90))
     (alert,) = stub.sent("NotifyScriptableRunAlert")
     assert (alert["severity"], alert["title"][:16]) == ("WARN", "POL001 post_tool")
-    assert stub.unknown <= STUB["HARMLESS"]
+    assert stub.unknown <= HARMLESS
 
 
 @pytest.mark.nightly
