@@ -496,6 +496,7 @@ def test_a_run_that_nobody_closes_delivers_what_it_has_when_no_thread_can_start(
 
 @pytest.mark.slow
 def test_the_end_of_a_process_waits_for_the_picture_that_is_being_drawn():
+    # By the lock that each drawing holds: matplotlib itself takes a different time on each machine.
     drawing = """
 import threading, time
 from tracker_diag.report import picture
