@@ -73,7 +73,9 @@ class TrackioTracker(Tracker):
             DiagError: no run is underway.
         """
         if isinstance(target, Name):
-            target = Address(zip(("project", "name"), read.split(target, f"{cls.name}:{target}"), strict=True))
+            source = f"{cls.name}:{target}"
+            read.list_trackio(target, source, project=False)  # Trackio would begin one that is not there
+            target = Address(zip(("project", "name"), read.split(target, source), strict=True))
         if isinstance(target, Address):
             return cls._reopen(target)
         trackio: Any = sys.modules.get("trackio")
