@@ -8,7 +8,7 @@ import yaml
 
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import aliases, registry
-from tracker_diag.metrics.aliases import AliasError, Mapped, key_map, recognise
+from tracker_diag.metrics.aliases import AliasError, Mapped, file_of, hits, key_map, recognise
 from tracker_diag.metrics.keys import of_evaluation
 from tracker_diag.runs.diagnose import diagnose
 
@@ -85,12 +85,11 @@ def test_each_key_is_either_mapped_or_listed(known):
 def test_a_row_is_no_other_frameworks(known):
     framework, logged, _ = known
     others = [other for other in aliases.frameworks() if other != framework]
-    files = {file.framework: file for file in aliases._files()}
-    own = aliases._hits(files[framework], tuple(logged))
+    own = hits(file_of(framework), tuple(logged))
     assert own >= 3
     # verl's clones share some of its names, and what another is made of shares all of them.
-    others = [other for other in others if other != files[framework].base and files[other].base != framework]
-    assert all(aliases._hits(files[other], tuple(logged)) <= own / 3 for other in others)
+    others = [other for other in others if other != file_of(framework).base and file_of(other).base != framework]
+    assert all(hits(file_of(other), tuple(logged)) <= own / 3 for other in others)
 
 
 @pytest.mark.parametrize("framework", ["TRL", "OpenRLHF"])

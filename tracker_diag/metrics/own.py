@@ -68,10 +68,5 @@ BY_INTEGRATION = {"reward_scale": "SB3", "reward_agreement": "SB3", "episode_ove
 
 OWN = (
     Metric("step", "step", "the training step that the diagnostics of a row belong to", "neither"),
-    Metric(
-        "rule/<ID>",
-        "state",
-        "−1 unknown, 0 healthy, 1 pending, 2 firing; once it has been pending",
-        "higher",
-    ),
+    Metric("rule/<ID>", "state", "−1 unknown, 0 healthy, 1 pending, 2 firing; once it has been pending", "higher"),
 )

@@ -176,11 +176,7 @@ def canary_check(perturb: Callable[[], Any], sample: Callable[[], Any], seconds:
             reason,
             "the sampler has the old weights: look at the sync, its names of layers, LoRA merging, prefix caches",
         ),
-        (
-            not came_back,
-            "the sampler did not come back when the change was undone",
-            "start again from the checkpoint",
-        ),
+        (not came_back, "the sampler did not come back when the change was undone", "start again from the checkpoint"),
     ]
     return judged(ARRIVES, reason, flaws, moved=moved, noise=noise)
 
