@@ -157,7 +157,6 @@ MISTAKES = {
     "placeholders stand for log-probs": Mistake("padded on the right",
         changed(rollout_logprobs=np.where(np.arange(40) % 20 < 1, 0.0, B["rollout_logprobs"]) *
         (np.arange(40) % 12 > 0)), "sampler_step0"),
-    "weights do not reach the sampler": Mistake("GRPO in verl", clean.canary(syncs=False), "weights_arrive"),
     "the evaluation's temperature is written nowhere": Mistake("GRPO in TRL",
         config(clean.TRL, eval={name: value for name, value in clean.EVALUATION.items() if name !=
         "temperature"}), "evaluation_complete"),
