@@ -10,7 +10,7 @@ import pytest
 from bandit import ILL, STEPS, Training, digest, guard, of_metric, rule, wait_until_read
 
 from tracker_diag import Monitor
-from tracker_diag.guards import checkpoints, guards, listener
+from tracker_diag.guards import checkpoints, guards
 from tracker_diag.guards.policy import ACTIONS, On
 from tracker_diag.rules.judge import Judge
 from tracker_diag.testing import CapturingTracker
@@ -322,55 +322,6 @@ def test_guards_that_are_new_since_the_state_was_saved_begin_anew():
     new.log({"loss": 2.0}, 5)
     decision = new.decide()
     assert (decision.save, decision.reevaluate) == (False, True)
-
-
-def test_a_callback_is_told_of_each_incident_once_and_when_it_gets_worse():
-    told, done = [], threading.Event()
-
-    def on_incident(incident):
-        told.append((incident.severity, threading.current_thread() is threading.main_thread()))
-        if len(told) == 2:
-            done.set()
-
-    monitor, _ = worse(ILL_THEN_HARMED, [], on_incident=on_incident)
-    assert done.wait(60)
-    monitor.close()
-    assert told == [("warn", False), ("error", False)]
-
-
-def test_a_callback_that_raises_is_counted_and_training_goes_on(caplog):
-    def on_incident(incident):
-        raise RuntimeError("no such channel")
-
-    monitor, found = worse(ILL_THEN_HARMED, [guard("save_state", cooldown=0)], on_incident=on_incident)
-    monitor.close()
-    assert monitor.health["callback_errors"] == 2
-    assert monitor.failures == ["callback_errors: RuntimeError: no such channel"]
-    assert [*found] == [3, 8]
-
-
-def test_a_callback_that_hangs_is_counted_and_training_goes_on(monkeypatch):
-    monkeypatch.setattr(listener, "AT_CLOSE", 0.01)
-    release = threading.Event()
-    monitor, found = worse(ILL_THEN_HARMED, [guard("save_state", cooldown=0)], on_incident=lambda _: release.wait(600))
-    monitor.close()
-    assert [*found] == [3, 8]
-    assert monitor.health["callback_errors"] == 1
-    assert "calls not written within" in monitor.failures[0]
-    release.set()
-
-
-@pytest.mark.slow
-def test_incidents_beyond_those_that_wait_for_a_callback_that_hangs_are_counted(monkeypatch):
-    monkeypatch.setattr(listener, "AT_CLOSE", 0.01)
-    release = threading.Event()
-    rules = [of_metric(f"ACM{i:03}", "loss", above=i, link="critic") for i in range(1, 30)]
-    monitor = Monitor(rules=rules, catalog=False, on_incident=lambda _: release.wait(600))
-    for step in range(30):
-        monitor.log({"loss": step + 0.5}, step)
-    monitor.close()
-    release.set()
-    assert "calls dropped" in monitor.failures[0]
 
 
 def test_a_failure_inside_decides_nothing(monkeypatch):
