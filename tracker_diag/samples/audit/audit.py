@@ -1,4 +1,4 @@
-"""The audit of a file of samples: reward against labels, its parts, what it pays for, prompts that are met twice."""
+"""The audit of a file of samples: reward against labels, its parts, what it pays for, prompts of the evaluation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -92,7 +92,7 @@ class Audit:
             "pairs": {name: asdict(estimate) for name, estimate in self.pairs.items()},
             "components": [asdict(component) for component in self.components],
             "totals": dict(self.totals),
-            "prompts": {"different": prompts.different, "twice": [list(rows) for rows in prompts.twice]},
+            "prompts": {"different": prompts.different},
             "evaluation": None
             if prompts.evaluation is None
             else {"rows": len(prompts.evaluation), "overlap": [asdict(hit) for hit in prompts.overlap]},
