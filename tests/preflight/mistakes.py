@@ -114,7 +114,7 @@ V = clean.rollout()
 MISTAKES = {
     "step gives four values": Mistake("corridor", {"env": OldGym}, "env_steps"),
     "episodes never end": Mistake("corridor", {"env": NeverEnds}, "env_ends"),
-    "reset ignores its seed": Mistake("corridor", {"env": Unseeded}, "env_seeds"),
+    "reset ignores its seed": Mistake("corridor", {"env": Unseeded}, "env_api"),
     "observations are not normalised": Mistake("corridor", {"env": NotNormalised}, "env_steps"),
     "actions do not reach the environment": Mistake("corridor", {"env": IgnoresActions}, "expert_beats_random"),
     "the environment's reward has the wrong sign": Mistake("corridor", {"env": WrongSign}, "expert_beats_random"),
