@@ -71,18 +71,13 @@ def test_missing_columns_are_said_and_stop_nothing(look):
         look([{"score": 1}])
 
 
-def test_parts_that_do_not_sum_to_the_reward_are_told_and_inactive_ones_are_normal(look):
+def test_a_part_that_was_not_asked_everywhere_is_normal(look):
     samples = made.clean()
     for one in samples:
         one["components"]["safety"] = one["components"]["safety"] or float("nan")
-    assert look(samples).notes == ()
-    for one in samples[:128]:
-        one["reward"] += 0.5
     found = look(samples)
-    (note,) = found.notes
-    assert note.startswith("the components do not sum to the reward in 25% of the samples, by 0.5 in the mean: ")
     (safety,) = (part for part in found.components if part.name == "safety")
-    assert safety.n == sum(one["components"]["safety"] == one["components"]["safety"] for one in samples)
+    assert (found.notes, safety.n) == ((), sum(one["components"]["safety"] > 0 for one in samples))
 
 
 def test_lines_and_values_that_cannot_be_read_are_counted(look):
