@@ -62,11 +62,6 @@ def test_what_it_writes_is_read_again_and_is_the_same(chats, tmp_path):
     record = json.loads(out.read_text().splitlines()[0])
     assert record["text"] == made.ANSWER
     assert record["components"] == {"a": 0.0}
-    pairs = tmp_path / "pairs.jsonl"
-    sft = tmp_path / "sft.jsonl"
-    assert run(source, "--preferences", pairs, "--sft", sft).exit_code == 0
-    assert pairs.read_text() == "", "the same text is not better than itself"
-    assert len(sft.read_text().splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -98,7 +93,6 @@ def test_a_tool_that_begins_to_fail_is_named_by_a_rule(chats):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [(["none.jsonl"], "no such file, and none of mlflow:, trackio:"),
-     (["chats.jsonl", "--write-back"], "--write-back: expected a source mlflow:"),
      (["trackio:none/run"], "no project 'none'")],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said_in_one_line(arguments, says):

@@ -5,6 +5,7 @@ From step `ill` on its learning rate is 40 times as high, or one of its tools fa
 
 import copy
 import hashlib
+import time
 
 import torch
 from torch.nn import functional
@@ -33,6 +34,14 @@ def of_metric(id, metric, *, severity=None, link="policy_update", **limit):
 
 def guard(do, **settings):
     return Guard(do=do, **({"act": True} | settings))
+
+
+def wait_until_read(register):
+    """Until the files of all checkpoints have been read."""
+    end = time.monotonic() + 60
+    while register.table() and register.changed:
+        assert time.monotonic() < end
+        time.sleep(0.002)
 
 
 def digest(policy):

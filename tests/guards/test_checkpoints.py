@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from bandit import wait_until_read
 from safetensors.torch import save_file
 
 from tracker_diag import Monitor
@@ -125,7 +126,7 @@ def test_what_is_no_whole_checkpoint_is_not_registered_and_training_goes_on(tmp_
     write(tmp_path / name)
     monitor = Monitor()
     monitor.checkpoint(tmp_path / name, 3)
-    monitor.guards.checkpoints._underway[3].exception(60)
+    wait_until_read(monitor.guards.checkpoints)
     monitor.log({"loss": 0.5}, 4)
     assert monitor.health["checkpoint_errors"] == 1
     (told,) = monitor.failures

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from bandit import wait_until_read
 from safetensors.torch import save_file
 
 from tracker_diag.guards.checkpoints import MANIFEST, Register
@@ -81,8 +82,7 @@ def test_what_is_half_written_is_not_registered(tmp_path, layout, damage, messag
     register = Register()
     register.register(whole, 1, ())
     register.register(half, 2, ())
-    for reading in [*register._underway.values()]:
-        reading.exception(60)
+    wait_until_read(register)
     (error,) = register.errors()
     assert re.search(message, str(error))
     assert register.before(9, register.reread)[0].step == 1

@@ -8,7 +8,7 @@ import yaml
 
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import aliases, registry
-from tracker_diag.metrics.aliases import AliasError, Mapped, key_map, recognise
+from tracker_diag.metrics.aliases import AliasError, Mapped, file_of, hits, key_map, recognise
 from tracker_diag.metrics.keys import of_evaluation
 from tracker_diag.runs.diagnose import diagnose
 
@@ -85,12 +85,11 @@ def test_each_key_is_either_mapped_or_listed(known):
 def test_a_row_is_no_other_frameworks(known):
     framework, logged, _ = known
     others = [other for other in aliases.frameworks() if other != framework]
-    files = {file.framework: file for file in aliases._files()}
-    own = aliases._hits(files[framework], tuple(logged))
+    own = hits(file_of(framework), tuple(logged))
     assert own >= 3
     # verl's clones share some of its names, and what another is made of shares all of them.
-    others = [other for other in others if other != files[framework].base and files[other].base != framework]
-    assert all(aliases._hits(files[other], tuple(logged)) <= own / 3 for other in others)
+    others = [other for other in others if other != file_of(framework).base and file_of(other).base != framework]
+    assert all(hits(file_of(other), tuple(logged)) <= own / 3 for other in others)
 
 
 @pytest.mark.parametrize("framework", ["TRL", "OpenRLHF"])
@@ -102,19 +101,6 @@ def test_the_prefix_that_w_and_b_gets_makes_no_difference(framework):
     for keys in (bare, prefixed):
         found = key_map(keys).values(keys)
         assert {name: found[name] for name in training} == pytest.approx(training)
-
-
-def values(framework, **metrics):
-    row = {key.replace("__", "/"): value for key, value in metrics.items()}
-    return key_map(row, framework).values(row)
-
-
-def test_the_entropy_loss_of_sb3_is_negative_entropy_and_of_others_positive():
-    assert values("SB3", train__entropy_loss=-0.6) == {"entropy": 0.6}
-    assert values("slime", train__entropy_loss=0.6) == {"entropy": 0.6}
-    assert values("OpenRLHF", train__entropy_loss=0.6) == {"entropy": 0.6}
-    assert values("verl", actor__entropy_loss=0.6) == {"entropy": 0.6}
-    assert values(None, train__entropy_loss=0.6) == {}  # whose it is, is not known
 
 
 @pytest.mark.parametrize("key", ["eval_reward", "eval/reward"])
@@ -152,20 +138,6 @@ def test_what_was_taken_after_truncation_or_masking_stays_out():
     note = key_map(["rollout_corr/rollout_is_eff_sample_size"], "verl").mapped.popitem()[1]
     assert note.name == "applied_ess"
     assert "truncated first" in note.note
-
-
-def test_percentages_and_complements_become_shares():
-    assert values("NeMo-RL", train__baseline_reward__pct_mixed=75.0) == {"zero_std_share": 0.25}
-    assert values("open-instruct", val__stop_rate=0.75) == {"truncated_share": 0.25}
-    assert values("prime-rl", train__agg__all__solver__solved_some=1.0) == {"zero_std_share": 0.0}
-
-
-def test_the_approximate_kl_of_areal_has_the_other_sign():
-    assert values("AReaL", ppo_actor__update__approx_kl__avg=-0.01) == {"approx_kl": 0.01}
-
-
-def test_open_instruct_counts_the_estimators_its_own_way():
-    assert values("open-instruct", objective__kl3_avg=3.0, objective__kl2_avg=2.0) == {"kl": 2.0}
 
 
 def test_the_first_key_wins_wherever_it_stands_in_the_row():
@@ -210,6 +182,7 @@ def test_what_the_diagnostics_log_is_never_read_back():
         ("train/kl", "kl"),
         ("rollout_correction/kl", None),  # of trainer and sampler
         ("teacher/entropy", None),
+        ("train/entropy_loss", None),  # negative in some
         ("mine/reward", "reward"),
         ("train/loss", "loss"),
         ("val/loss", "eval_loss"),
@@ -232,7 +205,7 @@ def test_one_key_alone_names_no_framework_and_the_nearest_ones_are_listed():
     assert recognise(["rollout/ep_rew_mean", "reward"]) is None
     assert aliases.nearest(["rollout/ep_rew_mean", "reward"]) == {"SB3": 1}
     assert recognise(["rollout/ep_rew_mean", "train/n_updates"]) == "SB3"
-    assert aliases.nearest(["reward"]) == {}
+    assert aliases.nearest(["reward"]) == aliases.nearest([]) == key_map([]).values({}) == {}
     both = ["rollout/ep_rew_mean", "train/n_updates", "charts/SPS", "charts/episodic_return"]
     assert recognise(both) is None
     assert aliases.nearest(both) == {"CleanRL": 2, "SB3": 2}
@@ -251,13 +224,6 @@ def test_the_mean_score_of_a_reward_model_is_no_reward():
     assert key_map(logged).framework == "TRL"
     assert key_map(logged).values(logged) == {"loss": 0.5, "preference_accuracy": 0.5, "reward_margin": 0.5}
     assert key_map(["mean_reward", "min_reward", "max_reward"]).values({"mean_reward": 0.5}) == {"reward": 0.5}
-
-
-def test_no_framework_or_two_alike_are_not_guessed():
-    assert recognise([]) is None
-    assert recognise(["reward", "kl"]) is None
-    assert recognise(["charts/SPS", "time/fps"]) is None
-    assert key_map([]).values({}) == {}
 
 
 def test_a_framework_can_be_given():

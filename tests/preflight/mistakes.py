@@ -114,7 +114,7 @@ V = clean.rollout()
 MISTAKES = {
     "step gives four values": Mistake("corridor", {"env": OldGym}, "env_steps"),
     "episodes never end": Mistake("corridor", {"env": NeverEnds}, "env_ends"),
-    "reset ignores its seed": Mistake("corridor", {"env": Unseeded}, "env_seeds"),
+    "reset ignores its seed": Mistake("corridor", {"env": Unseeded}, "env_api"),
     "observations are not normalised": Mistake("corridor", {"env": NotNormalised}, "env_steps"),
     "actions do not reach the environment": Mistake("corridor", {"env": IgnoresActions}, "expert_beats_random"),
     "the environment's reward has the wrong sign": Mistake("corridor", {"env": WrongSign}, "expert_beats_random"),
@@ -157,7 +157,6 @@ MISTAKES = {
     "placeholders stand for log-probs": Mistake("padded on the right",
         changed(rollout_logprobs=np.where(np.arange(40) % 20 < 1, 0.0, B["rollout_logprobs"]) *
         (np.arange(40) % 12 > 0)), "sampler_step0"),
-    "weights do not reach the sampler": Mistake("GRPO in verl", clean.canary(syncs=False), "weights_arrive"),
     "the evaluation's temperature is written nowhere": Mistake("GRPO in TRL",
         config(clean.TRL, eval={name: value for name, value in clean.EVALUATION.items() if name !=
         "temperature"}), "evaluation_complete"),

@@ -117,38 +117,6 @@ def pairs():
     ]
 
 
-class Engine:
-    """A trainer and its sampler, each with weights of its own, and the sync between them."""
-
-    tokens = np.array([1, 3, 5, 7])
-
-    def __init__(self, syncs=True):
-        self.trainer = np.random.default_rng(3).normal(size=8)
-        self.sampler, self.syncs = self.trainer.copy(), syncs
-
-    def sync(self):
-        if self.syncs:
-            self.sampler = self.trainer.copy()
-
-    def perturb(self):
-        self.trainer = self.trainer + 0.1 * np.arange(8)
-        self.sync()
-        return self.undo
-
-    def undo(self):
-        self.trainer = self.trainer - 0.1 * np.arange(8)
-        self.sync()
-
-    def sample(self):
-        logits = self.sampler
-        return (logits - np.log(np.exp(logits).sum()))[self.tokens]
-
-
-def canary(*, syncs=True):
-    engine = Engine(syncs)
-    return {"perturb": engine.perturb, "sample": engine.sample}
-
-
 EVALUATION = {
     "temperature": 0.0, "top_p": 1.0, "max_new_tokens": 512, "prompt_template": "qa-v2", "num_samples": 4,
     "split": "dev",
@@ -194,7 +162,7 @@ def clean():
         "padded on the left": masks | {"batch": batch(left=True)},
         "GRPO in TRL": grpo() | {"config": TRL, "sampled_ids": ids, "trained_ids": [[*one] for one in ids],
                                   "overfit": [2.3 * 0.8**i for i in range(20)], "evaluate": lambda: 0.55},
-        "GRPO in verl": grpo() | {"config": VERL} | canary(),
+        "GRPO in verl": grpo() | {"config": VERL},
         "PPO in SB3": rollout() | {"config": SB3},
         "preferences": {"preferences": pairs()},
         "tools and memory": {

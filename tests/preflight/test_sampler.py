@@ -1,6 +1,4 @@
-"""Sampler against trainer, and the canary: noise floors, placeholders, and engines that do not do as they should."""
-
-import threading
+"""Sampler against trainer: noise floors, placeholders, and log-probabilities that no sampler gives."""
 
 import numpy as np
 import pytest
@@ -8,11 +6,6 @@ import torch
 
 import tracker_diag as td
 from tracker_diag.errors import BatchError
-
-
-def canary_check(perturb, sample, seconds):
-    checks = td.preflight(perturb=perturb, sample=sample, seconds=seconds).checks
-    return next(check for check in checks if check.name == "weights_arrive")
 
 
 def batch(rng, noise=0.02, n=16, width=64):
@@ -118,73 +111,3 @@ def test_probabilities_in_place_of_their_logarithms_are_reported(rng):
     given = batch(rng)
     report = td.preflight(batch=given | {"rollout_logprobs": np.exp(given["rollout_logprobs"])})
     assert "Are these probabilities?" in next(one.reason for one in report.checks if one.name == "batch_form")
-
-
-class Engine:
-    def __init__(self, *, noise=0.0, answers=None):
-        self.weights, self.noise, self.drawn, self.answers = 0.0, noise, np.random.default_rng(0), answers
-
-    def sample(self):
-        if self.answers:
-            return self.answers[int(self.weights > 0)]
-        return np.full(32, -1.0 - self.weights) + self.noise * self.drawn.normal(size=32)
-
-    def perturb(self, by=0.5):
-        self.weights += by
-
-
-def test_a_canary_is_heard_above_the_sampler_s_own_noise():
-    for noise in (0.0, 0.01):
-        engine = Engine(noise=noise)
-        assert canary_check(engine.perturb, engine.sample, 5).status == "pass"
-        assert canary_check(lambda: None, engine.sample, 5).status == "fail"
-
-
-def test_a_canary_may_be_text():
-    engine = Engine(answers=["four", "fish"])
-    assert canary_check(engine.perturb, engine.sample, 5).status == "pass"
-    assert canary_check(lambda: None, engine.sample, 5).status == "fail"
-
-
-def test_a_change_is_taken_back_and_looked_at_again():
-    def undone():
-        engine.perturb()
-        return lambda: engine.perturb(-0.5)
-
-    engine = Engine()
-    assert canary_check(undone, engine.sample, 5).status == "pass"
-    assert engine.weights == 0.0
-
-    def not_undone():
-        engine.perturb()
-        return lambda: None
-
-    assert (
-        canary_check(not_undone, engine.sample, 5).reason == "the sampler did not come back when the change was undone"
-    )
-
-
-def test_a_change_is_taken_back_even_if_the_sampler_fails():
-    engine, calls = Engine(), []
-
-    def sample():
-        calls.append(engine.weights)
-        if engine.weights:
-            raise ConnectionError("engine is gone")
-        return engine.sample()
-
-    def perturb():
-        engine.perturb()
-        return lambda: engine.perturb(-0.5)
-
-    check = canary_check(perturb, sample, 5)
-    assert check.reason == "perturb or the sample after it raised ConnectionError: engine is gone"
-    assert engine.weights == 0.0
-
-
-@pytest.mark.slow
-def test_an_engine_that_hangs_is_left_behind():
-    over = threading.Event()
-    assert canary_check(lambda: None, over.wait, 0.1).reason == "the first sample did not return in time"
-    assert "perturb" in canary_check(over.wait, lambda: np.zeros(3), 2).reason
-    over.set()

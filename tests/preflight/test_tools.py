@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import tracker_diag as td
-from tracker_diag.preflight.outputs import outputs_check
-from tracker_diag.preflight.tools import tool_checks
+from tracker_diag.preflight.tools import outputs_check, tool_checks
 
 
 def tool_check(*given):

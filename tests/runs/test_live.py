@@ -82,10 +82,7 @@ def test_without_a_list_the_states_of_the_rules_tell():
     rows = {step: {"diag/rule/POL001": state, "loss": 0.1} for step, state in enumerate(states)}
     found = live_findings(rows, ())
     assert found == [LiveFinding("POL001", 1, resolved=3), LiveFinding("POL001", 5)]
-    assert [str(one) for one in found] == [
-        "POL001: fired at step 1, resolved at 3",
-        "POL001: fired at step 5",
-    ]
+    assert [str(one) for one in found] == ["POL001: fired at step 1, resolved at 3", "POL001: fired at step 5"]
     assert td.diagnose(FinishedRun("a run", rows, {}, {}, ())).live == tuple(found)
 
 

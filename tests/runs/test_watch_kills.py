@@ -4,17 +4,14 @@ Each alert that a monitor in the run would have raised arrives. Where the watch 
 may arrive twice, with the same id.
 """
 
-import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -57,53 +54,22 @@ def raised_live(rows):
     return [(notice.step, notice.level, notice.title) for notice in live.notices]
 
 
-class Receiver:
-    """Takes alerts at `url`, and calls `taken` after each one, before it answers."""
+def alerts_from(receiver, run):
+    """Step, level and title of the alerts of `run`, each once, in the order in which they came."""
+    alerts = {
+        alert["id"]: (alert["step"], alert["level"], alert["title"]) for alert in receiver.got if alert["run"] == run
+    }
+    return list(alerts.values())
 
-    def __init__(self, port=0):
-        self.got, self.taken = [], lambda: None
-        receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *args):
-                pass
-
-            def do_POST(self):
-                receiver.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                receiver.taken()
-                with contextlib.suppress(OSError):
-                    self.send_response(200)
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
-
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(60)
-
-    def alerts_from(self, run):
-        """Step, level and title of the alerts of `run`, each once, in the order in which they came."""
-        alerts = {
-            alert["id"]: (alert["step"], alert["level"], alert["title"]) for alert in self.got if alert["run"] == run
-        }
-        return list(alerts.values())
-
-    def repeated(self):
-        """How often each alert came that came more than once."""
-        return {name: n for name, n in Counter(alert["id"] for alert in self.got).items() if n > 1}
+def repeated(receiver):
+    """How often each alert came that came more than once."""
+    return {name: n for name, n in Counter(alert["id"] for alert in receiver.got).items() if n > 1}
 
 
 @pytest.fixture
-def receiver():
-    made = Receiver()
-    yield made
-    made.close()
+def receiver(receive):
+    return receive()
 
 
 @pytest.fixture
@@ -155,8 +121,10 @@ def test_kills_at_random_lose_nothing_and_repeat_at_most_the_alert_in_flight(see
             kills += 1
             watcher = watch(folder, "--project")
     assert kills >= 3
-    until(lambda: all(receiver.alerts_from(name) == alerts for name, alerts in expected.items()), watcher.log.read_text)
-    assert len(receiver.repeated()) <= kills
+    until(
+        lambda: all(alerts_from(receiver, name) == alerts for name, alerts in expected.items()), watcher.log.read_text
+    )
+    assert len(repeated(receiver)) <= kills
     until(watcher.log.read_text, watcher.log.read_text)  # it has begun, and takes the signal
     watcher.send_signal(signal.SIGINT)
     assert watcher.wait(60) == 0
@@ -170,20 +138,24 @@ def test_killed_after_a_receiver_took_an_alert_and_before_it_answered(tmp_path, 
     write(file, rows.items())
     running = []
 
-    def kill():
-        running[-1].kill()
-        running[-1].wait(60)
+    class Deadly(list):
+        """Kills the watch once an alert has come, before it is answered."""
 
-    receiver.taken = kill
+        def append(self, alert):
+            super().append(alert)
+            running[-1].kill()
+            running[-1].wait(60)
+
+    receiver.got = Deadly()
     for _ in range(2):
         running.append(watch(file))
         assert running[-1].wait(120) == -signal.SIGKILL
     assert len(receiver.got) == 2
-    assert len(receiver.repeated()) == 1
-    receiver.taken = lambda: None
+    assert len(repeated(receiver)) == 1
+    receiver.got = list(receiver.got)
     watch(file)
-    until(lambda: receiver.alerts_from("metrics.jsonl") == raised_live(rows))
-    assert len(receiver.repeated()) == 1
+    until(lambda: alerts_from(receiver, "metrics.jsonl") == raised_live(rows))
+    assert len(repeated(receiver)) == 1
 
 
 @pytest.fixture
@@ -239,7 +211,7 @@ def test_mlflows_server_and_the_watch_are_killed_and_come_back(mlflow_server, re
     train(0, 30)
     source = f"mlflow:agents@{mlflow_server.address}"
     watcher = watch(source, "--project")
-    until(lambda: all(receiver.alerts_from(name) for name in runs), watcher.log.read_text)
+    until(lambda: all(alerts_from(receiver, name) for name in runs), watcher.log.read_text)
     mlflow_server.stop()
     until(lambda: "cannot be reached" in watcher.log.read_text())
     watcher.kill()
@@ -252,8 +224,10 @@ def test_mlflows_server_and_the_watch_are_killed_and_come_back(mlflow_server, re
     train(100, 140)
     for run_id, _ in runs.values():
         client.set_terminated(run_id)
-    until(lambda: all(receiver.alerts_from(name) == alerts for name, alerts in expected.items()), watcher.log.read_text)
-    assert receiver.repeated() == {}
+    until(
+        lambda: all(alerts_from(receiver, name) == alerts for name, alerts in expected.items()), watcher.log.read_text
+    )
+    assert repeated(receiver) == {}
     client.delete_run(runs["b"][0])
     until(lambda: "b: " in watcher.log.read_text() and "gone" in watcher.log.read_text())
     watcher.send_signal(signal.SIGTERM)

@@ -10,6 +10,7 @@ from tracker_diag.testing import CapturingTracker
 
 
 def settle(ranks):
+    """Until what waits is sent, which no public name says and a test of several ranks has to know."""
     deadline = time.monotonic() + 60
     while ranks._thread._calls:
         assert time.monotonic() < deadline
@@ -20,7 +21,7 @@ def settle(ranks):
 def job():
     store, seen = dist.HashStore(), CapturingTracker()
     ranks = [ThroughStore(store, rank, 2, f"host-{rank}") for rank in range(2)]
-    return seen, ranks, [Monitor([seen] * (rank == 0), ranks=one) for rank, one in enumerate(ranks)]
+    return seen, ranks, [Monitor([seen] * (rank == 0), ranks=one, texts=rank > 0) for rank, one in enumerate(ranks)]
 
 
 CALLS = [[{"name": "search"}], [{"name": "search"}, {"name": "search", "status": "error"}]]
@@ -53,7 +54,6 @@ def test_samples_of_another_rank_count_a_step_later_and_the_last_ones_at_the_end
 
 def test_texts_stay_on_their_rank(job):
     seen, _, (first, second) = job
-    second._run.samples._texts = True
     second.samples(reward=[0.0], text=["a secret of the other's"])
     second.log({}, 0)
     second.close()
@@ -77,7 +77,7 @@ def test_samples_of_another_rank_that_cannot_be_read_are_told_and_cost_nothing(j
 
 @pytest.mark.slow
 def test_a_rank_that_says_much_and_is_not_heard_costs_no_more_than_a_few_steps(job):
-    _, ranks, (first, second) = job
+    seen, ranks, (first, second) = job
     for step in range(100):
         second.samples(reward=[0.0])
         second.log({}, step)
@@ -85,5 +85,6 @@ def test_a_rank_that_says_much_and_is_not_heard_costs_no_more_than_a_few_steps(j
     first.samples(reward=[1.0])
     first.log({}, 100)
     first.close()
-    assert first._run.samples._of_step[1].n == 1 + 64
+    *_, reward = (record for record in seen.records[100] if getattr(record, "name", "") == "diag/samples/reward")
+    assert reward.n == 1 + 64
     assert first.health["lost_rank_steps"] == 100 - 64

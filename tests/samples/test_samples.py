@@ -189,11 +189,11 @@ def test_groups_go_by_any_hashable_id_across_calls():
     assert tensor["group"].tolist() == [groups[4]] * 2
 
 
-def test_arguments_nested_calls_and_names_as_frameworks_have_them():
+def test_arguments_and_names_as_frameworks_have_them():
     found = told(
         calls=[
             [{"function": {"name": "search", "arguments": '{"q": 1}'}}, {"function": "read", "arguments": "{q: 1"}],
-            [{"name": "agent", "calls": [{"name": "search", "status": "timeout", "seconds": 3, "truncated": True}]}],
+            [{"name": "agent"}, {"name": "search", "status": "timeout", "seconds": 3, "truncated": True}],
             None,
         ]
     )
@@ -204,13 +204,6 @@ def test_arguments_nested_calls_and_names_as_frameworks_have_them():
     assert found["tool_seconds"] == 3
     assert found["tool_truncated_share:search"] == 1
     assert found["tool_entropy"] == pytest.approx(1.5 * math.log(2))
-
-
-def test_a_call_that_holds_itself_ends():
-    call = {"name": "loop"}
-    call["calls"] = [call]
-    call["arguments"] = {"of": call}
-    assert told(calls=[[call]])["tool_calls"] == 9
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tracker_diag.stats.gradient import (
-    ABOVE,
-    BELOW,
-    INSIDE,
-    NEGATIVE,
-    POSITIVE,
-    clipped_away,
-    gradient_sums,
-    kept,
-    outside,
-)
+from tracker_diag.stats.gradient import clipped_away, gradient_sums, kept
 
 
 def pulls(old, new, advantages, clip, of_mismatch=None):
@@ -54,22 +44,10 @@ def test_the_share_is_that_of_the_losss_derivative(clip, weighted, library):
     assert kept(sums.sum(axis=0)) == pytest.approx(sum(of_row))  # parts add up
 
 
-def test_sides_and_signs_are_counted():
+def test_what_clipping_takes_away_goes_by_side_and_sign():
     w = np.array([0.5, 0.5, 1.0, 1.0, 1.5, 1.5, 1.5, 1.0, np.nan, 2.0])
     a = np.array([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, -1.0, 0.0, 1.0, np.nan])
     (sums,) = gradient_sums(np.log(w), a, np.zeros(10, int), (0.2, 0.2), rows=1, share=np.ones(10))
-    share = {
-        (side, sign): outside(sums, side, sign) for side in (BELOW, INSIDE, ABOVE) for sign in (NEGATIVE, POSITIVE)
-    }
-    one = pytest.approx(1 / 7)
-    assert share == {
-        (BELOW, NEGATIVE): one,
-        (BELOW, POSITIVE): one,
-        (INSIDE, NEGATIVE): one,
-        (INSIDE, POSITIVE): one,
-        (ABOVE, NEGATIVE): pytest.approx(2 / 7),
-        (ABOVE, POSITIVE): one,
-    }
     assert kept(sums) == pytest.approx(0.5 + 1 + 1 + 1.5 + 1.5)
     assert clipped_away(sums) == pytest.approx(2 / 7.5)
 
@@ -78,7 +56,6 @@ def test_nothing_given_is_nothing_told():
     (sums,) = gradient_sums(np.zeros(3), np.zeros(3), np.zeros(3, int), (0.2, 0.2), rows=1, share=np.ones(3))
     assert kept(sums) == 0
     assert np.isnan(clipped_away(sums))
-    assert np.isnan(outside(sums, ABOVE, POSITIVE))
 
 
 def test_a_weight_beyond_floats_is_large_and_no_nan():

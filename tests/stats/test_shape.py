@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
-from tracker_diag.stats.shape import one_sided_quantile, tail_stretch
+from tracker_diag.stats.shape import tail_stretch
 
 magnitudes = hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(2**-10, 2**2))
 
@@ -71,13 +71,3 @@ def test_a_power_of_two_changes_no_bit_and_swapping_turns_it_around(x, y, i, j):
 def test_bad_input_has_a_defined_answer(now, then, expected):
     found = tail_stretch(counts(np.array(now)), counts(np.array(then)))
     assert found == pytest.approx(expected, nan_ok=True)
-
-
-@pytest.mark.parametrize("level", [0.5, 0.95, 0.99])
-def test_tails_of_either_sign_are_quantiles_of_what_is_above_and_below_zero(level):
-    rng = np.random.default_rng(3)
-    r = np.where(rng.random(20_000) < 0.7, rng.normal(0.01, 0.05, 20_000), -rng.gamma(0.3, 0.4, 20_000))
-    signed = np.stack([counts(r[r >= 0]), counts(r[r < 0])])
-    for side, sign in ((0, 1), (1, -1)):
-        expected = np.quantile(np.maximum(sign * r, 0), level, method="lower")
-        assert one_sided_quantile(signed, side, level) == pytest.approx(expected, rel=0.004, abs=1e-7)

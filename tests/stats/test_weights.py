@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tracker_diag.stats.histogram import BINS, sketch
-from tracker_diag.stats.weights import WeightSums, applied_sums, clip_fraction, mass_above
+from tracker_diag.stats.weights import WeightSums, applied_sums, clip_fraction
 
 log_weights = hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(-30, 30))
 
@@ -203,12 +203,3 @@ def test_applied_weights_that_are_the_raw_ones_are_unmodified_in_bfloat16_too():
     assert masked.tolist() == [1000, 0, 0, 1000, 0]
     broken = applied_sums(torch.full((1000,), torch.nan), r, torch.ones(1000, dtype=torch.bool))
     assert broken.tolist() == [0, 0, 0, 0, 1000]
-
-
-@pytest.mark.parametrize("cap", [1.0, 2.0, 5.0])
-def test_mass_above_a_cap_is_what_truncation_takes_away(cap):
-    r = np.random.default_rng(5).standard_t(3, 30_000) * 0.4
-    (found,) = sketch(r, [np.zeros(len(r), np.int64)], [1])
-    w = np.exp(r)
-    assert mass_above(found.counts[0], cap) == pytest.approx(np.maximum(w - cap, 0).sum() / w.sum(), rel=0.01)
-    assert math.isnan(mass_above(np.zeros_like(found.counts[0]), cap))

@@ -9,7 +9,6 @@ from rich.text import Text
 from tracker_diag.attach.kit import dotted
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
-from tracker_diag.guards.listener import OnIncident
 from tracker_diag.guards.policy import Guarded
 from tracker_diag.health import disabled
 from tracker_diag.metrics.registry import Algorithm
@@ -55,7 +54,6 @@ class Settings(TypedDict, total=False):
     texts: bool
     decode: "Decode | None"
     guards: "Guarded"
-    on_incident: "OnIncident | None"
     before_send: "BeforeSend | None"
 
 
@@ -82,7 +80,7 @@ def wrap(
         baseline: runs of the same setting that went well, each as `read_run` takes or gives it, such as
             `mlflow:<run id>`: growth beyond their tails counts from the first step on.
         settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `evaluation`,
-            `essential_tools`, `texts`, `decode`, `guards`, `on_incident` and `before_send`, see `Monitor`.
+            `essential_tools`, `texts`, `decode`, `guards` and `before_send`, see `Monitor`.
 
     Returns:
         `target` itself, with `diag`, a `Monitor`; in place of a function another one that calls it. An observation

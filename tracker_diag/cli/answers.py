@@ -78,15 +78,13 @@ def _health(summary: Summary, loud: list[Incident]) -> str:
 
 def _named(finding: Finding) -> dict[str, object]:
     """A finding without its evidence."""
-    rule = finding.rule
-    return {
-        "rule": rule.id,
-        "title": rule.title,
-        "link": rule.link,
-        "slice": finding.slice,
-        "onset": finding.onset,
-        "state": finding.state,
-    }
+    rule = {"rule": finding.rule.id, "title": finding.rule.title, "link": finding.rule.link}
+    return rule | _fields(finding, "slice", "onset", "state")
+
+
+def _fields(value: object, *names: str) -> dict[str, object]:
+    """The attributes of `value` that are called `names`."""
+    return {name: getattr(value, name) for name in names}
 
 
 def _evidence(diagnosis: Diagnosis, incident: Incident) -> list[dict[str, object]]:
@@ -150,22 +148,11 @@ def compare_answer(reference: str, other: str) -> str:
         "other": other,
         "axis": against.axis.unit,
         "parted": [
-            {
-                "series": series.series,
-                "step": series.step,
-                "reference": series.reference,
-                "other": series.other,
-                "ends": series.end,
-            }
-            for series in against.parted
+            _fields(series, "series", "step", "reference", "other") | {"ends": series.end} for series in against.parted
         ],
-        "settings": [
-            {"name": setting.name, "reference": setting.reference, "other": setting.other}
-            for setting in against.settings
-        ],
+        "settings": [_fields(setting, "name", "reference", "other") for setting in against.settings],
         "incidents": [
-            {"rule": incident.rule, "title": incident.title, "only_in": incident.arm, "onset": incident.onset}
-            for incident in against.incidents
+            _fields(incident, "rule", "title", "onset") | {"only_in": incident.arm} for incident in against.incidents
         ],
         "alike": list(against.alike),
         "unjudged": [f"{name}: {why}" for name, why in against.unjudged.items()],
@@ -184,9 +171,7 @@ def rule_answer(rule: str) -> str:
         raise UnknownName("rule", rule, tuple(named))
     return fitted({
         "rule": asked.id,
-        "title": asked.title,
-        "severity": asked.severity,
-        "link": asked.link,
+        **_fields(asked, "title", "severity", "link"),
         "detects": asked.description,
         "why": asked.rationale,
         "holds_if": words(asked.when),
@@ -206,11 +191,8 @@ def worst_answer(tokens: str, *, texts: bool) -> str:
 
 
 def _sequence(sequence: WorstSequence, *, texts: bool) -> dict[str, object]:
-    place: dict[str, object] = {
-        name: getattr(sequence, name)
-        for name in ("pair", "slice", "step", "sequence", "tool", "length", "position", "largest", "share")
-    }
-    return place | ({"text": "".join(sequence.texts)} if texts and sequence.texts else {})
+    names = ("pair", "slice", "step", "sequence", "tool", "length", "position", "largest", "share")
+    return _fields(sequence, *names) | ({"text": "".join(sequence.texts)} if texts and sequence.texts else {})
 
 
 def fitted(answer: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`tracker-diag audit`: what the reward of samples pays for that it should not, and repeated prompts."""
+"""`tracker-diag audit`: what the reward of samples pays for that it should not, and prompts of its evaluation."""
 
 import json
 from pathlib import Path

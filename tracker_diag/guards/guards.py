@@ -13,7 +13,6 @@ from tracker_diag.guards import control
 from tracker_diag.guards.agreement import Agreement
 from tracker_diag.guards.checkpoints import Check, Register
 from tracker_diag.guards.decision import Decision, Order, Value, Wish, decided, overruled, smallest, strength
-from tracker_diag.guards.listener import Listener, OnIncident
 from tracker_diag.guards.memory import Limits, Memory
 from tracker_diag.guards.policy import ACTIONS, HELD, Action, Guard, Guarded, On, guards_of
 from tracker_diag.health import Health
@@ -24,7 +23,7 @@ from tracker_diag.rules.findings import Identity, identity
 from tracker_diag.rules.incidents import Incident
 from tracker_diag.tensors.ranks import Ranks
 
-__all__ = ["ACTIONS", "Action", "Decision", "Guarded", "Guards", "OnIncident"]
+__all__ = ["ACTIONS", "Action", "Decision", "Guarded", "Guards"]
 
 UNASKED = 5
 """Steps after which a warning says that a guard that acts is never asked."""
@@ -37,7 +36,7 @@ LOUD = On()
 
 
 class Guards:
-    """The policies of one run, its register of checkpoints, and whom to tell of incidents.
+    """The policies of one run, and its register of checkpoints.
 
     Args:
         own: as `Monitor` takes them.
@@ -45,13 +44,10 @@ class Guards:
         ranks: where there are several processes; the first one's word counts.
     """
 
-    def __init__(
-        self, own: Guarded, rules: Collection[str], health: Health, on_incident: OnIncident | None, ranks: Ranks | None
-    ) -> None:
+    def __init__(self, own: Guarded, rules: Collection[str], health: Health, ranks: Ranks | None) -> None:
         self.guards = guards_of(own, rules)
         self.checkpoints = Register()
         self._memories = [Memory() for _ in self.guards]
-        self._told = Memory()
         self._limits = Limits()
         self._health, self._ranks = health, ranks
         self._agreement = Agreement(ranks, self.checkpoints, health) if ranks else None
@@ -59,7 +55,6 @@ class Guards:
         """Times in a row that the ranks have not agreed on an action."""
         self._fresh = False
         """Whether the rules have judged the step that is underway."""
-        self._listener = Listener(on_incident, health) if on_incident and self._leads else None
         self._seen: list[tuple[Identity, str, str]] = []
         """Findings that have fired, as they were when incidents were last made of them."""
         self._firing: Sequence[Incident] = ()
@@ -85,17 +80,12 @@ class Guards:
         with self._health.guard("internal_errors"):
             for error in self.checkpoints.errors():
                 self._health.record("checkpoint_errors", _as_exception(error))
-            if self.guards or self._listener or self.checkpoints:
+            if self.guards or self.checkpoints:
                 self._last |= control.remembered(series)
                 texts = self._stepped(step, self._incidents(run))
         return texts
 
     def _stepped(self, step: int, firing: Sequence[Incident]) -> list[str]:
-        if self._listener:
-            news = [incident for incident in firing if LOUD.holds(incident) and self._told.is_news(incident)]
-            for incident in news:
-                self._told.meet(incident, incident.severity)
-            self._listener.notify(news)
         texts = [text for guard, memory in self._each() for text in self._held(guard, memory, step, firing)]
         dry = [self._wish(guard, memory, step, firing) for guard, memory in self._each() if not guard.act]
         return [*texts, *(wish.order.why for wish in dry if wish), *self._told_unasked(step, firing)]
@@ -164,9 +154,7 @@ class Guards:
         return (self.checkpoints.table(),) if self.checkpoints.changed else ()
 
     def close(self) -> tuple[Table, ...]:
-        """Let go of the callback; the register as it is at the end."""
-        if self._listener:
-            self._listener.close()
+        """The register as it is at the end."""
         return (self.checkpoints.table(),) if self.checkpoints else ()
 
     def state_dict(self) -> dict[str, Any]:
@@ -192,14 +180,14 @@ class Guards:
 
     def _accounts(self) -> dict[str, Any]:
         kept = [[guard.model_dump_json(), memory.state_dict()] for guard, memory in self._each()]
-        return {"guards": kept, "told": self._told.state_dict(), "last": dict(self._last)}
+        return {"guards": kept, "last": dict(self._last)}
 
     def _load(self, accounts: Mapping[str, Any]) -> None:
         kept = dict(accounts["guards"])
         for i, guard in enumerate(self.guards):
             if (state := kept.get(guard.model_dump_json())) is not None:
                 self._memories[i] = Memory.of_state(state)
-        self._told, self._last = Memory.of_state(accounts["told"]), dict(accounts["last"])
+        self._last = dict(accounts["last"])
 
     def _each(self) -> list[tuple[Guard, Memory]]:
         return list(zip(self.guards, self._memories, strict=True))
@@ -214,7 +202,7 @@ class Guards:
         if seen != self._seen:
             self._seen, there = seen, {identity(finding) for finding in findings}
             self._firing = [incident for incident in run.incidents if incident.state == "firing"]
-            for memory in (*self._memories, self._told):
+            for memory in self._memories:
                 memory.follow(self._firing, there)
             for incident in self._firing:
                 if LOUD.holds(incident):

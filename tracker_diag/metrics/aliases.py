@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -168,15 +168,15 @@ class KeyMap:
 
 def frameworks() -> tuple[str, ...]:
     """The frameworks whose keys are known."""
-    return tuple(file.framework for file in _files() if file.framework != GENERIC)
+    return tuple(file.framework for file in _files().values() if file.framework != GENERIC)
 
 
 def nearest(keys: Iterable[str]) -> dict[str, int]:
     """The frameworks by whose distinctive names most `keys` go, each with how many; empty where none has any."""
     keys = tuple(keys)
-    hits = {file.framework: _hits(file, keys) for file in _files()}
-    most = max(hits.values())
-    return {framework: count for framework, count in hits.items() if count == most > 0}
+    counts = {file.framework: hits(file, keys) for file in _files().values()}
+    most = max(counts.values())
+    return {framework: count for framework, count in counts.items() if count == most > 0}
 
 
 def recognise(keys: Iterable[str]) -> str | None:
@@ -249,7 +249,7 @@ def _plain(key: str) -> str:
 
 def _algorithm(file: Aliases, keys: tuple[str, ...]) -> registry.Algorithm | None:
     """The first of `file`'s algorithms of which a key that it alone has is among `keys`."""
-    forms = {form for key in keys for form in (key, *_shorter(key, file))}
+    forms = _forms(keys, file)
     return next((algorithm for algorithm, own_keys in file.algorithms.items() if not forms.isdisjoint(own_keys)), None)
 
 
@@ -323,22 +323,21 @@ def _shorter(key: str, file: Aliases) -> Iterator[str]:
         yield from ("/".join(parts[start:]) for start in range(1, len(parts)))
 
 
-def _hits(file: Aliases, keys: tuple[str, ...]) -> int:
+def _forms(keys: Iterable[str], file: Aliases) -> set[str]:
+    """`keys` as they are, and as the trainer may have named them."""
+    return {form for key in keys for form in (key, *_shorter(key, file))}
+
+
+def hits(file: Aliases, keys: tuple[str, ...]) -> int:
     """How many of the keys by which `file`'s framework is known are among `keys`.
 
     Those of its base count as well, once there are enough of its own: else it is the base itself.
     """
-    own = _own_hits(file, keys)
-    return own + _hits(file_of(file.base), keys) if file.base and own >= DISTINCTIVE else 0 if file.base else own
-
-
-def _own_hits(file: Aliases, keys: tuple[str, ...]) -> int:
-    if not file.recognise:
-        return 0
-    forms = {form for key in keys for form in (key, *_shorter(key, file))}
-    patterns = [_compiled(key) for key in file.recognise if "*" in key]
-    exact = sum(key in forms for key in file.recognise)
-    return exact + sum(any(pattern.fullmatch(form) for form in forms) for pattern in patterns)
+    forms = _forms(keys, file)
+    own = sum(any(map(_compiled(key).fullmatch, forms)) if "*" in key else key in forms for key in file.recognise)
+    if not file.base:
+        return own
+    return own + hits(file_of(file.base), keys) if own >= DISTINCTIVE else 0
 
 
 @cache
@@ -350,22 +349,17 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 @cache
-def _loaded() -> tuple[Aliases, ...]:
-    return tuple(load(file) for file in sorted(FOLDER.glob("*.yaml")))
+def _files() -> dict[str, Aliases]:
+    """All of them by their framework in lower case, each with what it takes over from its base."""
+    loaded = {file.framework.lower(): file for file in map(load, sorted(FOLDER.glob("*.yaml")))}
+    return {name: _whole(file, loaded) for name, file in loaded.items()}
 
 
-@cache
-def _files() -> tuple[Aliases, ...]:
-    """All of them, each with what it takes over from its base."""
-    return tuple(map(_whole, _loaded()))
-
-
-def file_of(framework: str, files: Callable[[], tuple[Aliases, ...]] = _files) -> Aliases:
+def file_of(framework: str) -> Aliases:
     """The file of `framework`, with what it takes over from its base; UnknownName where there is none."""
-    for file in files():
-        if file.framework.lower() == framework.lower():
-            return file
-    raise UnknownName("framework", framework, frameworks())
+    if framework.lower() not in _files():
+        raise UnknownName("framework", framework, frameworks())
+    return _files()[framework.lower()]
 
 
 @cache
@@ -373,11 +367,11 @@ def _matcher(framework: str) -> _Matcher:
     return _Matcher(file_of(framework))
 
 
-def _whole(file: Aliases) -> Aliases:
+def _whole(file: Aliases, loaded: Mapping[str, Aliases]) -> Aliases:
     """`file` with what it takes over from its base: all keys that it does not have itself."""
     if not file.base:
         return file
-    base = _whole(file_of(file.base, _loaded))
+    base = _whole(loaded[file.base.lower()], loaded)
     own = {key for alias in file.metrics.values() for key in alias.keys} | file.ignore.keys()
     left = {name: tuple(key for key in alias.keys if key not in own) for name, alias in base.metrics.items()}
     taken = {name: base.metrics[name].model_copy(update={"keys": keys}) for name, keys in left.items() if keys}

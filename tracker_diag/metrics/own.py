@@ -26,7 +26,6 @@ HEALTH = (
     Metric("dropped_steps", "steps", "steps left out since neither disk nor tracker took them", "higher"),
     Metric("spool_errors", "errors", "entries that the disk did not take; they were kept in memory", "higher"),
     Metric("decode_errors", "errors", "sequences whose text the decoder could not make; shown without it", "higher"),
-    Metric("callback_errors", "errors", "failures of your `on_incident`, or incidents it missed", "higher"),
     Metric("checkpoint_errors", "errors", "checkpoints that could not be registered: see the log", "higher"),
     Metric("tracker_errors", "errors", "failed calls into a tracker; training continued", "higher"),
 )
@@ -68,10 +67,5 @@ BY_INTEGRATION = {"reward_scale": "SB3", "reward_agreement": "SB3", "episode_ove
 
 OWN = (
     Metric("step", "step", "the training step that the diagnostics of a row belong to", "neither"),
-    Metric(
-        "rule/<ID>",
-        "state",
-        "−1 unknown, 0 healthy, 1 pending, 2 firing; once it has been pending",
-        "higher",
-    ),
+    Metric("rule/<ID>", "state", "−1 unknown, 0 healthy, 1 pending, 2 firing; once it has been pending", "higher"),
 )

@@ -12,11 +12,10 @@ from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import PREFIX, Metric, training
 from tracker_diag.metrics.series import ALL, CONTEXT, StatKey
-from tracker_diag.stats.gradient import ABOVE, BELOW, NEGATIVE, POSITIVE
 from tracker_diag.stats.pareto import pareto_k_of
-from tracker_diag.stats.shape import one_sided_quantile, tail_stretch
+from tracker_diag.stats.shape import tail_stretch
 from tracker_diag.stats.tails import Estimate, SliceWindow
-from tracker_diag.stats.weights import clip_fraction, mass_above
+from tracker_diag.stats.weights import clip_fraction
 
 Section: TypeAlias = Literal["Tails", "ESS", "Shape"]
 """Parts of a tracker's panels, in their order."""
@@ -106,22 +105,6 @@ def _quantile(
         name=name, unit="nat", meaning=meaning, worse="higher", scale="log", in_page=in_page,
         needs=needs or max(MIN_TOKENS, round(20 / (1 - level))),
         value=lambda window: window.quantile(level), error=lambda window: window.log_error(level), **shown,
-    )  # fmt: skip
-
-
-def _one_sided(name: str, side: int, meaning: str) -> Statistic:
-    """The size of r at the 99th percentile of all tokens, those of the other sign counting as 0."""
-    return Statistic(
-        name=name, unit="nat", meaning=f"99th percentile of |r| of {meaning}; other tokens count as 0", worse="higher",
-        scale="log", needs=2000, value=lambda window: one_sided_quantile(window.counts, side, 0.99),
-    )  # fmt: skip
-
-
-def _clipped(name: str, side: int, sign: int, meaning: str) -> Statistic:
-    """A share of the tokens whose advantage is not 0: on one side of the clip range, with one sign."""
-    return Statistic(
-        name=name, unit="share", worse="higher", samples=GRADIENT, of_reference=False, meaning=meaning,
-        value=lambda window: window.clipped(side, sign),
     )  # fmt: skip
 
 
@@ -220,13 +203,6 @@ _TABLE = (
         meaning="k3 estimate of KL(sampler ‖ trainer); of the reference pair, of KL(policy ‖ reference)",
         logged=(ALL,), in_page=True,
     ),
-    _one_sided("p99_up", 0, "tokens that gained probability, r > 0"),
-    _one_sided("p99_down", 1, "tokens that lost probability, r < 0"),
-    Statistic(
-        name="weight_above_2", unit="share", worse="higher", of_reference=False,
-        value=lambda window: mass_above(window.counts, 2),
-        meaning="part of Σ exp r that is above weights of 2, a usual cap: what truncating them there would take away",
-    ),
     Statistic(
         name="clip_fraction", unit="share", worse="higher",
         value=lambda window: clip_fraction(window.counts, *window.clip),
@@ -247,10 +223,6 @@ _TABLE = (
         meaning="part of the slice's own Σ|advantage · weight| that clipping takes away",
         value=lambda window: window.gradient_clipped,
     ),
-    _clipped("clip_above_positive", ABOVE, POSITIVE, "ratios above the clip range, advantage above 0: no gradient"),
-    _clipped("clip_above_negative", ABOVE, NEGATIVE, "ratios above the clip range, advantage below 0: not clipped"),
-    _clipped("clip_below_positive", BELOW, POSITIVE, "ratios below the clip range, advantage above 0: not clipped"),
-    _clipped("clip_below_negative", BELOW, NEGATIVE, "ratios below the clip range, advantage below 0: no gradient"),
     Statistic(
         name="tail_stretch", unit="nat", worse="higher", samples=AGAINST_REFERENCE, needs=2000,
         meaning="change of log(p99/p50) against the reference period",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tracker_diag.report.notebook  # noqa: F401  # pyright: ignore[reportUnusedImport]  # a Summary shows as its page
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import DiagError, restoring
-from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards, OnIncident
+from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards
 from tracker_diag.health import Health
 from tracker_diag.metrics.registry import Algorithm, training
 from tracker_diag.metrics.series import Pair, Rank
@@ -70,7 +70,6 @@ class Monitor(AbstractContextManager["Monitor"]):
         decode: makes text of token ids, as `tokenizer.decode` does, for what the tracker and the report show of the
             worst sequences; without it they show no text. A secret that a tool has returned would be shown as well.
         guards: what to do when something goes wrong, or their YAML file; see `decide`.
-        on_incident: called with each `Incident` when it begins and when it becomes an error, in a thread of its own.
         before_send: called with each entry that is to leave for a tracker; gives what is sent, or None for nothing.
     """
 
@@ -93,7 +92,6 @@ class Monitor(AbstractContextManager["Monitor"]):
         texts: bool = False,
         decode: Decode | None = None,
         guards: Guarded = (),
-        on_incident: OnIncident | None = None,
         before_send: BeforeSend | None = None,
         source: str = "live",
     ) -> None:
@@ -109,7 +107,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         judge = Judge(
             in_use, self._settings, config=config, algorithm=algorithm, earlier=Earlier(baseline), evaluation=evaluation
         )
-        self.guards = Guards(guards, [rule.id for rule in in_use], self._state, on_incident, ranks)
+        self.guards = Guards(guards, [rule.id for rule in in_use], self._state, ranks)
         self._run = Run(
             judge,
             self.guards,

@@ -1,7 +1,7 @@
-"""The environment: what its checkers say, what its episodes give, whether a seed repeats them, whether an expert wins.
+"""The environment: what its checkers say, what its episodes give, whether an expert wins.
 
-`check_env` of Gymnasium and of Stable-Baselines3 look at signatures, types, spaces and NaN in a few steps. The other
-checks play whole episodes, of an environment of any kind.
+`check_env` of Gymnasium and of Stable-Baselines3 look at signatures, types, spaces, seeds and NaN in a few steps. The
+other checks play whole episodes, of an environment of any kind.
 """
 
 import inspect
@@ -30,8 +30,6 @@ Act: TypeAlias = Callable[[Any], Any]
 EPISODES = 5
 LONGEST = 1000
 """Steps after which an episode is given up, so that an endless one does not stop all others."""
-REPEATED = 50
-"""Steps over which a seed is to give the same."""
 LARGE = 100.0
 """Size of a number that a network should not be given as it is, nor give out: a choice."""
 FEWEST = 10
@@ -40,9 +38,7 @@ RESAMPLES = 2000
 SPACES = ("Box", "Discrete", "MultiBinary", "MultiDiscrete")
 """Spaces, or parts of a Dict, that Stable-Baselines3 has policies for. It refuses others that are no mistakes."""
 
-NAMES = API, STEPS, SCALE, ENDS, SEEDS, WINS = (
-    "env_api", "env_steps", "env_scale", "env_ends", "env_seeds", "expert_beats_random"
-)  # fmt: skip
+NAMES = API, STEPS, SCALE, ENDS, WINS = "env_api", "env_steps", "env_scale", "env_ends", "expert_beats_random"
 
 GIVE = "give env=..., a Gymnasium environment, one with reset and step, or what makes one"
 GIVE_POLICY = "give env=... and policy=..., a simple rule from an observation to an action"
@@ -112,7 +108,6 @@ class Course:
         yield _scale(env, played)
         ends = _ends(played)
         yield ends
-        yield _seeds(env, act, self.seconds)
         if self.policy is None:
             yield unchecked(WINS, "policy not given", GIVE_POLICY)
         elif ends.status == "fail":
@@ -134,7 +129,7 @@ class Course:
         def play() -> None:
             for episode in range(episodes):
                 total = 0.0
-                for _, reward, over in _episode(env, act, episode, LONGEST, played):
+                for reward, over in _episode(env, act, episode, played):
                     total += reward
                     played.ended += over
                     if time.monotonic() > until:
@@ -191,13 +186,12 @@ def _random_of(env: Any) -> Act | None:
     return lambda _: space.sample()
 
 
-def _episode(env: Any, act: Act, seed: int, most: int, played: Played) -> Iterator[tuple[Any, float, bool]]:
-    """Observation, reward and whether the episode is over, of reset and each step of it."""
+def _episode(env: Any, act: Act, seed: int, played: Played) -> Iterator[tuple[float, bool]]:
+    """Reward and whether the episode is over, of each step of it."""
     played.underway = f"reset of episode {seed}"
     observation, _ = env.reset(seed=seed) if _takes_seed(env) else env.reset()
     _observed(env, observation, played)
-    yield observation, 0.0, False
-    for step in range(most):
+    for step in range(LONGEST):
         played.underway = f"the policy at step {step} of episode {seed}"
         action = act(observation)
         played.underway = f"step {step} of episode {seed}"
@@ -208,7 +202,7 @@ def _episode(env: Any, act: Act, seed: int, most: int, played: Played) -> Iterat
         _observed(env, observation, played)
         played.steps += 1
         over = bool(terminated or truncated)
-        yield observation, float(reward), over
+        yield float(reward), over
         if over:
             return
 
@@ -255,40 +249,6 @@ def _ends(played: Played) -> Check:
     reason = f"none of {len(played.returns)} episodes ended within {LONGEST:,} steps"
     do = "return terminated=True at the end of the task, and truncated=True at a limit; wrap it in a TimeLimit"
     return failed(ENDS, reason, do)
-
-
-def _seeds(env: Any, act: Act, seconds: float) -> Check:
-    """Whether the same seed and the same actions give the same observations and rewards."""
-    if not _takes_seed(env):
-        return unchecked(SEEDS, "reset takes no seed", "let reset take seed=..., so that a run can be repeated")
-    actions: list[Any] = []
-    played = Played()
-
-    def kept(observation: Any) -> Any:
-        actions.append(act(observation))
-        return actions[-1]
-
-    def both() -> int | None:
-        first = list(_episode(env, kept, 7, REPEATED, played))
-        again = iter([*actions])
-        second = list(_episode(env, lambda _: next(again), 7, len(actions), played))
-        differs = (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if not _same(a, b))
-        return next(differs, None if len(first) == len(second) else min(len(first), len(second)))
-
-    differs = within(seconds, both, lambda: played.underway)
-    reason = f"two episodes from one seed with the same actions differ from step {differs} on"
-    do = "draw every random number from self.np_random, which reset(seed=...) seeds; no global generator, no clock"
-    return judged(SEEDS, f"a seed gives the same {len(actions)} steps twice", [(differs is not None, reason, do)])
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two observations, nested as they may be, are equal."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(value, b[name]) for name, value in a.items())
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(map(_same, a, b))
-    x, y = np.asarray(a), np.asarray(b)
-    return bool(np.array_equal(x, y, equal_nan=x.dtype.kind == "f" and y.dtype.kind == "f"))
 
 
 def expert_check(random: Float64Array, expert: Float64Array) -> Check:

@@ -42,11 +42,7 @@ def _clip(settings: Settings) -> Check:
     sequence = settings.values.get("ratio_level") == "sequence"
     reason = f"the ratio is clipped to {1 - low:.4g} and {1 + high:.4g}"
     flaws: list[Flaw] = [
-        (
-            not (0 < low < 1 and high > 0),
-            f"{reason}: {key} makes no range around 1",
-            "take 0.2, as the PPO paper does",
-        ),
+        (not (0 < low < 1 and high > 0), f"{reason}: {key} makes no range around 1", "take 0.2, as the PPO paper does"),
         (
             sequence and min(low, high) > SEQUENCE_MOST,
             f"{reason}, which the ratio of a whole sequence does not reach",
@@ -133,11 +129,7 @@ def _groups(settings: Settings) -> Check:
         return unchecked(GROUPS, f"{reason} on one device or environment", f"give {name} in the configuration")
     rest = step % update
     flaws: list[Flaw] = [
-        (
-            update > step,
-            f"{reason}: no update can be filled",
-            "make the batch of an update at most that of a step",
-        ),
+        (update > step, f"{reason}: no update can be filled", "make the batch of an update at most that of a step"),
         (step % size, f"{reason}: the last group is cut", "make the batch a multiple of the group size"),
         (rest, f"{reason}: the last update has {rest:.0f}", "make the step a multiple of the update"),
     ]

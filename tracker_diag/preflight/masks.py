@@ -60,11 +60,6 @@ class Audited:
     left_out: Mapping[str, BoolArray | None]
     """Tokens of each kind of `LEAKS`."""
 
-    def count(self, flags: BoolArray) -> IntArray:
-        """(N,) how many of `flags` are set from the start of a token's sequence up to and with it."""
-        counts: IntArray = running_count(flags, self.sequence)
-        return counts
-
 
 def audited(batch: Mapping[str, Any], pad_id: int | None, tokenizer: Any, messages: Any) -> Audited:
     """What `batch` holds of masks and ids, (B, T) or (N,) with `sequence_ids`; it has a `loss_mask`.
@@ -166,8 +161,8 @@ def _coverage(batch: Audited) -> Check:
 def _end(batch: Audited, pad_id: int | None, eos_id: int | None) -> Check:
     if eos_id is None or batch.ids is None:
         return unchecked(END, "the end of a response is not known", "give eos_id=... and token_ids in the batch")
-    ends = (batch.count(batch.loss) > 0) & (batch.ids == eos_id)
-    first = ends & (batch.count(ends) == 1)
+    ends = (running_count(batch.loss, batch.sequence) > 0) & (batch.ids == eos_id)
+    first = ends & (running_count(ends, batch.sequence) == 1)
     if batch.attended is not None and pad_id != eos_id:
         first &= batch.attended
     ended, trained = int(first.sum()), int((first & batch.loss).sum())

@@ -1,4 +1,4 @@
-"""Rewards before training: their distribution, their direction, their spread in groups, and what extremes do."""
+"""Rewards before training: distribution, direction, spread in groups, extremes, and a definition that is to change."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tracker_diag.samples.samples import Samples
 from tracker_diag.stats.arrays import Float64Array
 
 HISTOGRAM, SIGN, GROUPS = "reward_histogram", "reward_sign", "reward_groups"
-EXTREMES = "advantage_extremes"
+EXTREMES, REVISION = "advantage_extremes", "reward_revision"
 
 MOSTLY = 0.95
 """Share that is "almost all": REW001 and REW002."""
@@ -29,6 +29,8 @@ SURE = 1.96
 """Standard deviations beyond which chance is excluded, at 95 %."""
 COLLIDING = 2
 """How many times the usual size of a group the largest may have; Search-R1 #88 had one id for several prompts."""
+WORSE = 0.02
+"""Share of pairs of a solved and another sample that a new definition may order worse: a choice."""
 LARGEST = 100.0
 """Advantage that one reward of 10⁶ may make; normalised ones of n samples are at most √n."""
 
@@ -36,6 +38,9 @@ GIVE = "give rewards=..., those of a few hundred episodes of the untrained polic
 GIVE_SUCCESS = "give rewards=... and success=..."
 GIVE_ADVANTAGE = "give advantage=..., from rewards and groups to advantages, as the trainer makes them"
 GIVE_GROUPS = "give rewards=... and groups=..., the prompt of each sample"
+GIVE_BEFORE = (
+    "give rewards=... by the new definition, rewards_before=... of the same samples by the old one, and success=..."
+)
 
 EXTREME = {
     "a group of equal rewards": [0.3] * 8,
@@ -165,3 +170,24 @@ def extremes_check(advantage: Callable[[Float64Array, Any], Any], seconds: float
         for name, size in largest.items()
     ]
     return judged(EXTREMES, f"advantages stay finite, the largest is {most:.3g}", flaws, largest=most)
+
+
+def revision_check(rewards: Any, rewards_before: Any, success: Any) -> Check:
+    """Whether the new reward orders solved samples before others as well as the old one; each (n,)."""
+    samples, old = scored(rewards, success), array("rewards_before", rewards_before)
+    new, solved = samples["reward"], samples["success"]
+    if len(old) != samples.n:
+        raise BatchError("rewards_before", f"{len(old)} values", f"{samples.n}, as rewards has")
+    scored_twice = np.isfinite(new) & np.isfinite(old) & np.isfinite(solved)
+    right, wrong = scored_twice & (solved > 0.5), scored_twice & (solved <= 0.5)
+    if not (right.any() and wrong.any()):
+        return unchecked(REVISION, "no solved samples, or no others", GIVE_BEFORE)
+    before, after = (superiority(values[right], values[wrong]) for values in (old, new))
+    paid = int((new[wrong] > new[right].max()).sum())
+    reason = f"a solved sample has more reward than another in {after:.1%} of pairs, {before:.1%} before the change"
+    read = "read what is paid more than before and is not solved; a small change opens a new way to be paid"
+    flaws: list[Flaw] = [
+        (after < before - WORSE, reason, read),
+        (paid, f"{paid} samples that are not solved have more reward than any solved one", read),
+    ]
+    return judged(REVISION, reason, flaws, before=before, after=after)

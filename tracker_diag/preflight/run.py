@@ -15,9 +15,7 @@ from tracker_diag.preflight import (
     masks,
     memory,
     minimal,
-    outputs,
     preferences,
-    revision,
     rewards,
     sampler,
     tools,
@@ -77,10 +75,6 @@ class Given(TypedDict, total=False):
     """The token that ends a response."""
     preferences: Sequence[Mapping[str, Any]]
     """Mappings with `prompt`, `chosen`, `rejected`, and `chosen_score`, `rejected_score` if they are known."""
-    perturb: Callable[[], Any]
-    """Changes the trainer's weights and syncs them to the sampler; may return a function that takes it back."""
-    sample: Callable[[], Any]
-    """Log-probabilities of fixed tokens by the sampler, or greedy text."""
     config: Mapping[str, Any]
     """The run's settings, nested or by dotted name, those of the evaluation among them."""
     framework: str
@@ -123,7 +117,7 @@ PARTS = (
     Part(rewards.sign_check, (rewards.SIGN,), rewards.GIVE_SUCCESS),
     Part(rewards.group_check, (rewards.GROUPS,), rewards.GIVE_GROUPS),
     Part(rewards.extremes_check, (rewards.EXTREMES,), rewards.GIVE_ADVANTAGE),
-    Part(revision.revision_check, (revision.NAME,), revision.GIVE),
+    Part(rewards.revision_check, (rewards.REVISION,), rewards.GIVE_BEFORE),
     Part(minimal.ranking_check, (minimal.RANKS,), minimal.GIVE_GROUPS),
     Part(minimal.overfit_check, (minimal.OVERFITS,), minimal.GIVE_LOSSES),
     Part(critic.critic_check, (critic.NAME,), critic.GIVE),
@@ -131,9 +125,8 @@ PARTS = (
     Part(masks.ids_check, (masks.IDS,), masks.GIVE_IDS),
     Part(preferences.preference_checks, preferences.NAMES, preferences.GIVE),
     Part(sampler.sampler_checks, sampler.NAMES, sampler.GIVE),
-    Part(sampler.canary_check, (sampler.ARRIVES,), sampler.GIVE_CANARY),
     Part(lint.config_checks, lint.NAMES, lint.GIVE),
-    Part(tools.tool_checks, (tools.NAME, outputs.NAME), tools.GIVE),
+    Part(tools.tool_checks, (tools.NAME, tools.OUTPUTS), tools.GIVE),
     Part(memory.memory_check, (memory.NAME,), memory.GIVE),
 )
 """All but the environment, whose episodes give the rewards where there are no others."""

@@ -1,6 +1,6 @@
-"""The sampler against the trainer before the first update, and a canary: whether new weights reach the sampler."""
+"""The sampler against the trainer before the first update."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,6 @@ import numpy as np
 from tracker_diag.errors import BatchError
 from tracker_diag.metrics.series import PAIRS
 from tracker_diag.preflight.check import Check, failed, judged, passed, unchecked
-from tracker_diag.preflight.limits import within
 from tracker_diag.report.console import cut
 from tracker_diag.stats.arrays import Float64Array
 from tracker_diag.stats.weights import WeightSums
@@ -18,7 +17,6 @@ from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.suspicions import GAPS, suspicions
 
 NAMES = FORM, STEP0 = "batch_form", "sampler_step0"
-ARRIVES = "weights_arrive"
 
 DOCUMENTED = 0.3
 """p95 of |log-ratio| in nats that is too much where no floor was measured: POL007, nearly three times the 0.117 that
@@ -37,10 +35,6 @@ PLACEHOLDERS = 0.001
 """Share of placeholders that is too much."""
 
 GIVE = "give batch=... with old_logprobs, rollout_logprobs and model_mask, as observe takes them"
-GIVE_CANARY = (
-    "give perturb=..., which changes the trainer's weights and syncs them, and sample=..., log-probs by the sampler"
-)
-COURSE = ("the first sample", "the second sample", "perturb or the sample after it", "the sample after it was undone")
 
 
 def sampler_checks(batch: Mapping[str, Any]) -> Iterator[Check]:
@@ -141,57 +135,3 @@ def _host(value: Any) -> Float64Array:
     """(N,) float64 of an array or a tensor on any device."""
     values = value.detach().cpu().double().numpy() if hasattr(value, "detach") else value
     return np.asarray(values, dtype=np.float64).reshape(-1)
-
-
-def canary_check(perturb: Callable[[], Any], sample: Callable[[], Any], seconds: float = 30.0) -> Check:
-    """Whether what `sample` gives changes once `perturb` has changed the trainer's weights and synced them.
-
-    Args:
-        perturb: changes and syncs; may return a function that takes it back, which is called then.
-        sample: log-probabilities (n,) of fixed tokens by the sampler, or anything else whose repetitions can be
-            compared, such as greedy text.
-        seconds: for all of it.
-    """
-    samples: list[Any] = []
-
-    def course() -> None:
-        samples.extend((sample(), sample()))
-        undo = perturb()
-        try:
-            samples.append(sample())
-        finally:
-            if callable(undo):
-                undo()
-        if callable(undo):
-            samples.append(sample())
-
-    by_hand = "call perturb and sample by hand, in this order"
-    within(seconds, course, lambda: COURSE[min(len(samples), 3)], by_hand)
-    noise, moved = _difference(samples[0], samples[1]), _difference(samples[0], samples[2])
-    reason = f"the sampler moved by {moved:.2g} after the weights changed; repeated, by {noise:.2g}"
-    came_back = len(samples) < 4 or _difference(samples[0], samples[3]) <= max(FACTOR * noise, 0.1 * moved)
-    flaws = [
-        (
-            not moved > FACTOR * noise,
-            reason,
-            "the sampler has the old weights: look at the sync, its names of layers, LoRA merging, prefix caches",
-        ),
-        (
-            not came_back,
-            "the sampler did not come back when the change was undone",
-            "start again from the checkpoint",
-        ),
-    ]
-    return judged(ARRIVES, reason, flaws, moved=moved, noise=noise)
-
-
-def _difference(before: Any, after: Any) -> float:
-    """Mean absolute difference of two sets of log-probabilities; of anything else, whether they differ."""
-    try:
-        a, b = _host(before), _host(after)
-    except (TypeError, ValueError):
-        return float(before != after)
-    if a.shape != b.shape:
-        return 1.0
-    with np.errstate(invalid="ignore"):
-        return float(np.nan_to_num(np.abs(a - b), nan=0.0, posinf=1e6).mean()) if a.size else 0.0

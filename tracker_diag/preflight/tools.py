@@ -1,7 +1,8 @@
-"""A stress test of a tool: many calls at once, with a limit of time."""
+"""A stress test of a tool: many calls at once, with a limit of time; and whether its answers have one form."""
 
 import asyncio
 import inspect
+import json
 import math
 import threading
 import time
@@ -14,14 +15,19 @@ import numpy as np
 
 from tracker_diag.preflight.check import Check, Flaw, judged, unchecked
 from tracker_diag.preflight.limits import described
-from tracker_diag.preflight.outputs import outputs_check
 
-NAME = "tool_stress"
+NAME, OUTPUTS = "tool_stress", "tool_outputs"
 FAILURES = 0.05
 """Share of failed calls that is too much: ENV001."""
 LATE = 0.02
 """Share of calls without an answer in time that is too much: ENV008."""
 
+FEWEST_ANSWERS = 8
+"""Answers below which there is no verdict on their form."""
+LONGEST_ANSWER = 20.0
+"""How many times as long as the median the longest answer may be: a choice."""
+
+GIVE_KINDS = "give tool=..., and tool_arguments=... of as many kinds as training will ask"
 GIVE = "give tool=..., a function, and tool_arguments=..., a list of what to call it with"
 
 
@@ -114,3 +120,35 @@ def _verdict(took: list[float], wrong: list[str], calls: int, concurrency: int, 
         (rate > FAILURES, f"{reason}; {times} times it {most_often}", habits),
     ]
     return judged(NAME, reason, flaws, **values)
+
+
+def outputs_check(answers: Sequence[Any]) -> Check:
+    """Whether the `answers` of a tool have one form, the same fields, and none is far longer than the others."""
+    if len(answers) < FEWEST_ANSWERS:
+        return unchecked(OUTPUTS, f"{len(answers)} answers", GIVE_KINDS)
+    forms = Counter(map(_form, answers))
+    lengths = np.array([len(str(answer)) for answer in answers], float)
+    longest = float(lengths.max() / max(np.median(lengths), 1.0))
+    named = "; ".join(f"{form} {times} times" for form, times in forms.most_common(4))
+    reason = f"{len(answers)} answers have {len(forms)} forms: {named}"
+    same = "let it answer with the same fields each time, an error too; what varies in form is new to the policy"
+    cut = "cut its answers at a limit, or have it give the part that was asked for"
+    flaws: list[Flaw] = [
+        (len(forms) > 1, reason, same),
+        (longest > LONGEST_ANSWER, f"its longest answer has {longest:.0f} times the length of the median", cut),
+    ]
+    return judged(
+        OUTPUTS, f"all {len(answers)} answers are {next(iter(forms))}", flaws, forms=len(forms), longest=longest
+    )
+
+
+def _form(answer: Any) -> str:
+    """Its kind, and of a mapping or of JSON text with one the names of its fields."""
+    if isinstance(answer, str):
+        try:
+            answer = json.loads(answer)
+        except (ValueError, RecursionError):
+            return "text"
+    if isinstance(answer, dict):
+        return f"fields {', '.join(sorted(map(str, answer))) or 'none'}"
+    return "a number" if isinstance(answer, int | float) else type(answer).__name__

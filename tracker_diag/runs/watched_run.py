@@ -27,8 +27,6 @@ SILENT = 1200.0
 STALE = 3600.0
 """Seconds without news after which a file counts as ended."""
 
-INSIDE = "the diagnostics in the run send its alerts"
-SENT_INSIDE = "the diagnostics in the run sent its alerts"
 MISSED_INSIDE = "found here; the diagnostics in the run did not report it"
 
 
@@ -105,10 +103,10 @@ class WatchedRun:
         live = [finding for finding in diagnosis.live if finding.severity != "info"]
         inside = any(is_ours(key) for row in read.rows.values() for key in row)
         over = bool(self.listed.over) or has_ended(read)
-        # The diagnostics in a run send its alerts; at its end it is known whether they did.
+        # The diagnostics in a run send its alerts; that they missed one is known at its end.
         self.notices = [] if inside and (live or not over) else [self._named(notice) for notice in diagnosis.notices]
-        note = SENT_INSIDE if live else MISSED_INSIDE if over and summary.first_break else INSIDE
-        row = _row(self.listed.name, diagnosis, live, note if inside else "")
+        missed = inside and over and not live and summary.first_break is not None
+        row = _row(self.listed.name, diagnosis, live, MISSED_INSIDE if missed else "")
         self.kept = self.kept or RunState(row=row, underway=underway)
         self.kept.row = row
         return self.kept

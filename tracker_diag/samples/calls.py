@@ -16,7 +16,7 @@ Call: TypeAlias = Mapping[str, Any]
 """`name`; `arguments`, a mapping or JSON text; `status`; `seconds`; `tokens` of the result; `truncated`.
 
 `status` is "ok", "error", "timeout" or "malformed", or whether it worked; left out, the call worked. `name` and
-`arguments` may be in `function`, as OpenAI writes them, and calls that a call made itself in `calls`.
+`arguments` may be in `function`, as OpenAI writes them.
 """
 
 Conversation: TypeAlias = Sequence[Call]
@@ -24,9 +24,6 @@ Conversation: TypeAlias = Sequence[Call]
 WORKED = {"ok", "success", "succeeded", "completed", "done", "true", ""}
 TIMED_OUT = {"timeout", "timed_out", "timed out"}
 MALFORMED = {"malformed", "invalid", "parse_error"}
-
-DEPTH = 8
-"""Levels of calls within calls that are read."""
 
 ROW = np.dtype(
     [
@@ -70,7 +67,7 @@ class Calls:
         names: dict[str, int] = {}
         for sequence, conversation in enumerate(given):
             seen: set[int] = set()
-            for call in _flat(conversation, DEPTH):
+            for call in _calls_of(conversation):
                 name, arguments, malformed = _asked(call)
                 given_status = call.get("status")
                 status = "" if given_status is None or isinstance(given_status, bool) else str(given_status).lower()
@@ -109,8 +106,8 @@ class Calls:
         return cls(np.array(rows, ROW), tuple(state["names"]))
 
 
-def _flat(conversation: Any, depth: int) -> Iterator[Call]:
-    """The calls of one sequence, and those that they made themselves after them."""
+def _calls_of(conversation: Any) -> Iterator[Call]:
+    """The calls of one sequence."""
     if conversation is None:
         return
     if isinstance(conversation, str | bytes | Mapping) or not hasattr(conversation, "__iter__"):
@@ -119,8 +116,6 @@ def _flat(conversation: Any, depth: int) -> Iterator[Call]:
         if not isinstance(call, Mapping):
             raise BatchError("calls", f"{type(call).__name__} as a call", "a mapping with a name")
         yield call
-        if depth and call.get("calls"):
-            yield from _flat(call["calls"], depth - 1)
 
 
 def _asked(call: Call) -> tuple[str, str, bool]:

@@ -96,10 +96,3 @@ def clipped_away(sums: Float64Array) -> float:
     """The part of Σ|w A| that clipping takes away; NaN where there is none."""
     total = float(sums[6:-1].sum())
     return 1 - kept(sums) / total if total > 0 else math.nan
-
-
-def outside(sums: Float64Array, side: int, sign: int) -> float:
-    """Share of the tokens with an advantage that are on `side` of the clip range, with an advantage of `sign`."""
-    counts = sums[:-1].reshape(SHAPE)[0]
-    n = float(counts.sum())
-    return float(counts[side, sign]) / n if n else math.nan

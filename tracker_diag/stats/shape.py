@@ -18,17 +18,6 @@ def tail_stretch(now: IntArray, then: IntArray) -> float:
     return _tail(now) - _tail(then)
 
 
-def one_sided_quantile(counts: IntArray, side: int, level: float) -> float:
-    """Quantile at `level` of max(r, 0), or with `side` 1 of max(−r, 0), in nats; counts (2, 4098) of r by its sign.
-
-    To 0.39 % of the order statistic, as `quantiles`; 0 where fewer than 1 − `level` of the tokens have that sign.
-    """
-    of_side = counts[side].copy()
-    of_side[0] += counts[1 - side].sum()
-    (answer,) = quantiles(of_side, (level,))
-    return answer
-
-
 def _tail(counts: IntArray) -> float:
     middle, far = quantiles(counts, (0.5, 0.99))
     if not QUANTILE_VALUES[0] < middle <= far < QUANTILE_VALUES[-1]:

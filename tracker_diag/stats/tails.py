@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, IntArray
-from tracker_diag.stats.gradient import clipped_away, kept, outside
+from tracker_diag.stats.gradient import clipped_away, kept
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
 from tracker_diag.stats.once import once
 from tracker_diag.stats.pareto import pareto_k_of, reliable_below
@@ -162,10 +162,6 @@ class SliceWindow:
     def gradient_clipped(self) -> float:
         """Part of the slice's own Σ|w A| that clipping takes away."""
         return math.nan if self.gradient is None else clipped_away(self.gradient)
-
-    def clipped(self, side: int, sign: int) -> float:
-        """Share of its tokens with an advantage on `side` of the clip range, with one of `sign`."""
-        return math.nan if self.gradient is None else outside(self.gradient, side, sign)
 
     @once
     def weights(self) -> WeightSums:

@@ -219,17 +219,6 @@ def clip_fraction(counts: IntArray, low: float, high: float) -> float:
     return float(counts[outside].sum() / n) if n else math.nan
 
 
-def mass_above(counts: IntArray, cap: float) -> float:
-    """Part of the sum of the weights that truncation at `cap` takes away: Σ max(w − cap, 0) / Σ w; NaN if empty.
-
-    Of a sketch (2, 4098), a bin by the middle of its interval: within 0.4 % of r, so for weights near the cap within
-    0.4 % of ln cap. Weights above e^50 count as that.
-    """
-    weights = np.exp(np.minimum(LOG_RATIOS, 50.0))
-    total = float((counts * weights).sum())
-    return float((counts * np.maximum(weights - cap, 0.0)).sum()) / total if total else math.nan
-
-
 def _share(part: Array, whole: Array) -> Float64Array:
     """Part / whole, NaN where `whole` is 0."""
     answer: Array

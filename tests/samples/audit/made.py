@@ -12,7 +12,7 @@ def words(rng, n):
 
 
 def clean(seed=0):
-    """Rewards are right answers and a little style; nothing else is paid, and no prompt is there twice."""
+    """Rewards are right answers and a little style; nothing else is paid."""
     rng = np.random.default_rng(seed)
     prompts = [words(rng, 24) + "?" for _ in range(GROUPS)]
     hard = rng.random(GROUPS)
@@ -112,16 +112,9 @@ def proxy(samples):
         one["reward"] = float(rng.random())
 
 
-def twice(samples):
-    for one in samples:
-        if one["group"] in (3, 7, 11, 20):
-            one["prompt"] = samples[0]["prompt"].upper() + " !"
-
-
 FAULTS = {
     "length-inflation": length, "repetition": repetition, "repetition of many": many_repeat, "refusal-drift": refusal,
     "format-hacking": format_paid, "pseudo-success": pretends, "judge-bias": style, "judge-bias by marks": marks,
     "dead-component": dead, "tool-hacking": calls, "reward-sign-confusion": wrong_sign, "uncorrelated-proxy": proxy,
-    "duplicated-prompts": twice,
 }  # fmt: skip
 """By the name of the finding, and what else of it."""

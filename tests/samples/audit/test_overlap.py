@@ -1,6 +1,6 @@
-"""Prompts that are met twice: after normalisation, and by n-grams."""
+"""Prompts of an evaluation in the training set: after normalisation, and by n-grams."""
 
-from tracker_diag.samples.audit.overlap import duplicates, overlap, words
+from tracker_diag.samples.audit.overlap import overlap, words
 
 LONG = "a farmer has twelve cows and buys five more how many cows does the farmer have now"
 
@@ -8,14 +8,6 @@ LONG = "a farmer has twelve cows and buys five more how many cows does the farme
 def test_case_punctuation_and_compatible_forms_make_no_difference():
     assert words("Ｗhat's  2+2?\n") == words("what s 2 2")
     assert words("速度は？") == ["速", "度", "は"]
-
-
-def test_prompts_that_are_the_same_after_normalisation_are_twice_there_by_their_identity():
-    prompts = ["What is 2+2?", "what is 2 + 2", "What is 2+2?", None, "Other"]
-    assert duplicates(prompts, [1] * 5, ["a", "b", "a", "c", "d"]) == [(0, 1)]
-    assert (
-        duplicates(prompts, [1] * 5, ["a"] * 5) == duplicates(prompts, [1, 2, 1, 1, 1], ["a", "b", "a", "c", "d"]) == []
-    )
 
 
 def hits(training, evaluation):

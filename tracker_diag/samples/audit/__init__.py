@@ -1,1 +1,1 @@
-"""Audit of samples: what the reward pays for that it should not, and prompts that are met twice."""
+"""Audit of samples: what the reward pays for that it should not, and prompts of the evaluation among them."""

@@ -1,4 +1,4 @@
-"""The audit of a file of samples: reward against labels, its parts, what it pays for, prompts that are met twice."""
+"""The audit of a file of samples: reward against labels, its parts, what it pays for, prompts of the evaluation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,8 +26,6 @@ from tracker_diag.trackers.files.records import read_records
 
 SUSPICIOUS = 8
 """Samples of the reading list next to the highest, the lowest and random ones."""
-OFF = 1e-3
-"""Part of the reward's spread from which on its components do not sum to it."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class Audit:
             "pairs": {name: asdict(estimate) for name, estimate in self.pairs.items()},
             "components": [asdict(component) for component in self.components],
             "totals": dict(self.totals),
-            "prompts": {"different": prompts.different, "twice": [list(rows) for rows in prompts.twice]},
+            "prompts": {"different": prompts.different},
             "evaluation": None
             if prompts.evaluation is None
             else {"rows": len(prompts.evaluation), "overlap": [asdict(hit) for hit in prompts.overlap]},
@@ -149,7 +147,7 @@ def audit(samples: Path | str, evaluation: Path | str | None = None, *, rules: O
         components=_components(scored),
         totals=aggregates(table),
         summary=judge_samples(records, str(samples), rules=rules, catalog=catalog),
-        notes=(*notes, *more, *no_numbers, *_unsummed(table)),
+        notes=(*notes, *more, *no_numbers),
     )
 
 
@@ -169,16 +167,3 @@ def _components(scored: Scored) -> list[Component]:
         )
         for name, values in asked.items()
     ]
-
-
-def _unsummed(samples: Samples) -> list[str]:
-    """Where the parts do not sum to the reward: normal where the trainer weighs them, a mistake where it does not."""
-    parts, reward = list(samples.components.values()), samples["reward"]
-    if not parts or not np.isfinite(reward).any():
-        return []
-    gap = known(np.where(np.isfinite(parts).any(0), np.abs(reward - np.nansum(parts, axis=0)), np.nan))
-    off = gap > OFF * max(float(np.ptp(known(reward))), 1e-9)
-    if not off.any():
-        return []
-    summary = f"the components do not sum to the reward in {off.mean():.0%} of the samples, by {gap[off].mean():.3g}"
-    return [f"{summary} in the mean: are they weighed, or is one missing?"]

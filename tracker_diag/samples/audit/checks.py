@@ -38,8 +38,6 @@ DISTINCT = 0.6
 has half of them; reward models that are in use have about 0.7 to 0.95."""
 REPEATED = 0.2
 """Of all responses: how many may repeat themselves, as REW012 has it."""
-OFTEN = 0.05
-"""Of all prompts: how many may be there a second time before it is more than a note."""
 SHOWN = 8
 """Rows that a finding names."""
 
@@ -95,10 +93,6 @@ KINDS: Mapping[str, Kind] = {
     "dead-component": Kind(
         "REW020", "info", "A part of the reward never varies",
         "Test it by hand on a sample that should earn it; scale it or take it out.",
-    ),
-    "duplicated-prompts": Kind(
-        None, "warn", "Prompts are in the training set twice",
-        "Take out the second one, or it counts twice in every epoch.",
     ),
     "contamination": Kind(
         None, "error", "Evaluation prompts are in the training set",
@@ -303,20 +297,6 @@ def dead_parts(scored: Scored) -> list[AuditFinding] | str:
     ]
 
 
-def prompts_twice(scored: Scored) -> list[AuditFinding] | str:
-    """Prompts that are in the training set a second time."""
-    prompts = scored.prompts
-    if not any(prompts.texts):
-        return "no record has a prompt"
-    if not prompts.twice:
-        return []
-    more = sum(len(same) - 1 for same in prompts.twice)
-    first, second, *_ = prompts.twice[0]
-    summary = f"{more:,} of {prompts.different:,} prompts are there a second time, such as rows {first} and {second}"
-    rows = tuple(row for same in prompts.twice for row in same)[:SHOWN]
-    return [AuditFinding("duplicated-prompts", "warn" if more >= OFTEN * prompts.different else "info", summary, rows)]
-
-
 def contamination(scored: Scored) -> list[AuditFinding] | str:
     """Prompts of the evaluation that are in the training set."""
     evaluation, hits = scored.prompts.evaluation, scored.prompts.overlap
@@ -337,7 +317,7 @@ CHECKS: Mapping[str, Callable[[Scored], list[AuditFinding] | str]] = {
     "labels": follows_labels, "pairs": better_paid, "length": length_paid, "tool calls": calls_paid,
     "repetition": repetition,
     "refusal": refusal, "format": format_paid, "claims of success": pseudo_success, "judge": judge_style,
-    "dead components": dead_parts, "prompts": prompts_twice, "evaluation": contamination,
+    "dead components": dead_parts, "evaluation": contamination,
 }  # fmt: skip
 
 

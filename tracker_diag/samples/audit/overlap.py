@@ -1,4 +1,4 @@
-"""Prompts that are met twice: in the training set, and in training and evaluation.
+"""Prompts of an evaluation that are in the training set as well.
 
 It compares text after normalisation, and n-grams of 13 words (Brown et al. 2020, "Language Models are Few-Shot
 Learners", appendix C). A text of 8 to 12 words is one n-gram; shorter ones are compared as a whole.
@@ -34,50 +34,31 @@ class Hit:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of a file of samples, and which of them are met twice."""
+    """The prompts of a file of samples, and which of an evaluation are among them."""
 
     texts: Sequence[str | None]
     """Of each sample."""
     different: int
     """How many there are, by group, or by text where there are no groups."""
-    twice: Sequence[tuple[int, ...]]
-    """Those that are there more than once: a row of each."""
     evaluation: Sequence[str | None] | None
     """Of the evaluation set, if one was given."""
     overlap: Sequence[Hit]
 
     @classmethod
     def from_records(cls, records: Sequence[Record], evaluation: Sequence[Record] | None) -> "Prompts":
-        """Those of `records` and of `evaluation`; the same prompt at another step is no second one."""
+        """Those of `records` and of `evaluation`; a prompt counts once for each step."""
         texts, groups = [prompt_of(record) for record in records], [record.get("group") for record in records]
         grouped = None not in groups
         owners = [repr(group) for group in groups] if grouped else texts
         steps = [repr(record.get("step")) if grouped else "" for record in records]  # a step may be anything
         different = {(step, owner) for step, owner in zip(steps, owners, strict=True) if owner is not None}
         held_out = None if evaluation is None else [prompt_of(record) for record in evaluation]
-        twice, hits = duplicates(texts, steps, owners), overlap(texts, held_out or ())
-        return cls(texts, len(different), twice, held_out, hits)
+        return cls(texts, len(different), held_out, overlap(texts, held_out or ()))
 
 
 def words(text: str) -> list[str]:
     """Words in lower case, without punctuation; characters in their compatible form."""
     return WORD.findall(unicodedata.normalize("NFKC", text).lower())
-
-
-def duplicates(
-    prompts: Sequence[str | None], steps: Sequence[object], owners: Sequence[object]
-) -> list[tuple[int, ...]]:
-    """Prompts of a step that are the same after normalisation though they have several owners: a row of each.
-
-    Args:
-        owners: what distinguishes prompts, hashable, such as the group.
-    """
-    normal = {prompt: " ".join(words(prompt)) for prompt in dict.fromkeys(prompts) if prompt is not None}
-    first: dict[tuple[object, str], dict[object, int]] = defaultdict(dict)
-    for row, (prompt, step, owner) in enumerate(zip(prompts, steps, owners, strict=True)):
-        if prompt is not None:
-            first[step, normal[prompt]].setdefault(owner, row)
-    return [tuple(rows.values()) for rows in first.values() if len(rows) > 1]
 
 
 def overlap(training: Iterable[str | None], evaluation: Sequence[str | None]) -> list[Hit]:

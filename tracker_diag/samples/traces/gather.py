@@ -86,11 +86,7 @@ def record_of_spans(
 
 
 def record_of(
-    trace: str,
-    holders: Sequence[Mapping[str, Any]],
-    prompt: list[Message],
-    completion: list[Message],
-    **more: Any,
+    trace: str, holders: Sequence[Mapping[str, Any]], prompt: list[Message], completion: list[Message], **more: Any
 ) -> dict[str, Any]:
     """A sample record in JSON values; what is not known is left out.
 

@@ -10,8 +10,6 @@ from tracker_diag.trackers.odd import Odd
 
 BY_SOURCE = {"HUMAN": "human", "LLM_JUDGE": "judge", "CODE": "verifier"}
 """Which column of `samples` an assessment is, by who made it."""
-RULES_TAG, MARKS_TAG = "diag.rules", "diag.marks"
-"""Tags that are written back, and nobody's score."""
 
 
 def is_mlflow(document: Mapping[str, Any]) -> bool:
@@ -29,9 +27,7 @@ def record_of_mlflow(document: Mapping[str, Any], place: str, odd: Odd) -> dict[
         return None
     scores, tags = _assessments(info.get("assessments") or (), name, odd), mapping(info.get("tags"))
     metadata = mapping(info.get("trace_metadata", info.get("request_metadata")))
-    record = record_of_spans(name, spans, odd, [scores, tags, metadata])
-    tagged = [tag for tag in (RULES_TAG, MARKS_TAG) if tag in tags]
-    return record | ({"tagged": tagged} if tagged else {})
+    return record_of_spans(name, spans, odd, [scores, tags, metadata])
 
 
 def _assessments(given: Iterable[Mapping[str, Any]], trace: str, odd: Odd) -> dict[str, Any]:
@@ -40,7 +36,7 @@ def _assessments(given: Iterable[Mapping[str, Any]], trace: str, odd: Odd) -> di
     for assessment in given:
         value = mapping(assessment.get("feedback")).get("value")
         name = str(assessment.get("assessment_name"))
-        if value is None or assessment.get("valid") is False or name in (RULES_TAG, MARKS_TAG):
+        if value is None or assessment.get("valid") is False:
             continue
         column = name if name in GIVEN else BY_SOURCE.get(mapping(assessment.get("source")).get("source_type", ""), "")
         if not column or column in columns:

@@ -1,12 +1,11 @@
 """What traces come to: sample records, tools, and what the rules say of them; as a library and for the command."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tracker_diag.errors import BatchError, SourceError
-from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.aggregates import aggregates
@@ -15,7 +14,6 @@ from tracker_diag.samples.marks import marks
 from tracker_diag.samples.records import columns_of
 from tracker_diag.samples.samples import Samples
 from tracker_diag.samples.tools import ToolRow, tool_rows
-from tracker_diag.samples.traces.mlflow import MARKS_TAG, RULES_TAG
 from tracker_diag.samples.traces.read import records_in
 from tracker_diag.samples.traces.steps import add_steps
 from tracker_diag.scrub import without_password
@@ -43,15 +41,10 @@ class TraceReport:
     """Aggregates over all traces, by their names in the registry."""
     summary: Summary | None
     """What the rules say over the training steps; None where no trace has a step."""
-    tags: Mapping[str, Mapping[str, str | None]] = field(repr=False)
-    """What `--write-back` writes to each trace, by its id."""
+    marked: Mapping[str, str] = field(repr=False)
+    """What is odd about single traces, by their ids."""
     notes: Sequence[str]
     """What was odd about the source, a sentence each."""
-
-    @property
-    def marked(self) -> dict[str, str]:
-        """What is odd about single traces, by their ids."""
-        return {trace: marked for trace, tags in self.tags.items() if (marked := tags.get(MARKS_TAG))}
 
     @property
     def steps(self) -> Counter[int]:
@@ -67,7 +60,7 @@ class TraceReport:
             "tools": [asdict(row) for row in self.tools],
             "totals": dict(self.totals),
             "rules": self.summary.to_json() if self.summary else None,
-            "marked": self.marked,
+            "marked": dict(self.marked),
             "notes": list(self.notes),
         }
 
@@ -100,7 +93,6 @@ def read_traces(
     odd, shown = Odd(), without_password(source)
     records = records_in(source, odd, texts=texts)
     add_steps(records, source, run, odd)
-    tagged = [record.pop("tagged", ()) for record in records]  # by an earlier time, and nothing of the sample
     columns, no_numbers = columns_of(records)
     try:
         samples = Samples.from_columns(columns)
@@ -116,35 +108,6 @@ def read_traces(
         tool_rows(samples),
         {name: totals[name] for name in TOTALS if name in totals},
         summary,
-        _tags(records, tagged, samples, summary.findings if summary else ()),
+        {record["id"]: "; ".join(own) for record, own in zip(records, marks(samples), strict=True) if own},
         (*odd.notes, *(f"values of {name} that are no numbers, left out: {n}" for name, n in no_numbers.items() if n)),
     )
-
-
-def _tags(
-    records: Sequence[Mapping[str, Any]],
-    tagged: Sequence[Collection[str]],
-    samples: Samples,
-    findings: Sequence[Finding],
-) -> dict[str, dict[str, str | None]]:
-    """Tags of each trace, by its id: the rules that fired on its step and tools, and what is odd about it itself.
-
-    Args:
-        tagged: the tags that each trace has from an earlier time; None takes such a one away.
-    """
-    fired = [finding for finding in findings if finding.fired is not None]
-    by_trace: dict[str, dict[str, str | None]] = {}
-    for record, earlier, own in zip(records, tagged, marks(samples), strict=True):
-        rules = dict.fromkeys(finding.rule.id for finding in fired if _concerns(finding, record))
-        tags = {RULES_TAG: ", ".join(rules) or None, MARKS_TAG: "; ".join(own) or None}
-        by_trace[record["id"]] = {tag: value for tag, value in tags.items() if value or tag in earlier}
-    return by_trace
-
-
-def _concerns(finding: Finding, record: Mapping[str, Any]) -> bool:
-    """Whether the trace is of a step in which `finding` held, and called its tool if it is about one."""
-    step = record.get("step", -1)
-    if step < finding.onset or (finding.resolved is not None and step >= finding.resolved):
-        return False
-    dimension, _, tool = finding.slice.partition(":")
-    return dimension != "tool" or any(call.get("name") == tool for call in record["calls"])

@@ -1,4 +1,4 @@
-"""MLflow: the traces of a run or an experiment, and the tags that are written back to them."""
+"""MLflow: the traces of a run or an experiment."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -36,18 +36,3 @@ def traces_in(name: str, source: str, odd: Odd) -> Iterator[tuple[str, Mapping[s
             token = page.token
             if not token:
                 return
-
-
-def write_back(name: str, source: str, tags: Mapping[str, Mapping[str, str | None]]) -> None:
-    """Write `tags` of traces, by the ids of these; one that is None is taken away.
-
-    Raises:
-        SourceError: "source: what is wrong".
-    """
-    with asking(split(name)[1], source) as client:
-        for trace, changed in tags.items():
-            for key, value in changed.items():
-                if value is None:
-                    client.delete_trace_tag(trace, key)
-                else:
-                    client.set_trace_tag(trace, key, value)
