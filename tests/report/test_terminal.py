@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tracker_diag.metrics.reasons import no_series
 from tracker_diag.records import Scalar
-from tracker_diag.report.tables import describe, findings_table
+from tracker_diag.report.tables import findings_table
 from tracker_diag.report.terminal import blindness, headline, verdict
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
@@ -143,13 +142,6 @@ def test_what_could_not_be_seen_is_grouped_by_what_would_open_most_eyes(broken):
     assert all(rule in text for rule in broken.healthy)
     (of_reward,) = (line for line in opened if "samples(...) with reward  " in line)
     assert {"ENV014", "REW006"} <= {*of_reward.split("with reward  ")[1].rstrip().split(", ")}
-
-
-def test_readings_in_one_line():
-    assert describe(Reading("tail", "x", True, 0.3123, 0.04, 812)) == "tail: yes (0.312, baseline 0.04, n 812)"
-    assert describe(Reading("tail", "x", False, 0.3)) == "tail: no (0.3)"
-    assert describe(Reading("tail", "x", None, unknown=no_series("x"))) == "tail: unknown (no series x)"
-    assert describe(Reading("tail", "x", False)) == "tail: no"
 
 
 def test_the_findings_table_has_one_type_a_column():

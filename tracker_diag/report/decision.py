@@ -40,7 +40,7 @@ def decide(summary: Summary, cost: str = "") -> Decision:
         cost: what was spent since the onset of the first break; the number of steps by default.
     """
     first, action = main_finding(summary), summary.recommendation.action
-    verb, rows = action.replace("_", " ").capitalize(), f"{summary.steps:,} row{'s' * (summary.steps != 1)}"
+    verb, rows = summary.recommendation.verb, f"{summary.steps:,} row{'s' * (summary.steps != 1)}"
     if first is not None:
         now = where_it_is(summary, first)
         tone: Tone = "info" if first.unproven else TONES[action]
