@@ -93,6 +93,6 @@ def marks_of(summary: Summary) -> list[tuple[int, str, Tone]]:
         return []
     began, seen = f"began{' about' * _unsure(first)}", "noted" if first.unproven else "alert"
     marks = ((first.onset, began), (first.fired, seen), (harm_began(summary), "damage"), (first.resolved, "over"))
-    tone: Tone = "info" if first.unproven else "error"
+    tone: Tone = "info" if first.unproven else "warn" if summary.recommendation.action == "watch" else "error"
     given = [(step, label) for step, label in marks if step is not None]
     return [(step, label, tone if label.startswith(HARM) else "") for step, label in given]
