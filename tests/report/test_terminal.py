@@ -8,7 +8,8 @@ from rich.console import Console
 
 from tracker_diag.records import Scalar
 from tracker_diag.report.tables import findings_table
-from tracker_diag.report.terminal import blindness, headline, verdict
+from tracker_diag.report.terminal import alert, blindness, headline, verdict
+from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.logged import LiveFinding
@@ -130,6 +131,18 @@ def test_a_live_verdict_says_where_to_look_further(broken):
     text = shown(verdict(broken, where=["mlflow ui"], again="tracker-diag diagnose x", explains="run.diag.explain()"))
     assert "run.diag.explain() says what" in text
     assert text.endswith("see mlflow ui all of it tracker-diag diagnose x")
+
+
+@pytest.mark.parametrize("decision", ["Stop; resume from step 88", ""], ids=["begun", "over"])
+@pytest.mark.parametrize("see", ["", "See: mlflow ui", "See: mlflow ui --backend-store-uri " + 60 * "x"])
+def test_an_alert_has_six_lines_of_80_columns_and_says_first_what_to_do(decision, see):
+    text = "\n".join(f"{name} " + "some words " * 20 for name in ("Continue?", "First:", "Since", "Damage"))
+    shown = alert(Notice(90, "error", "POL001 post_tool: it diverges", text, decision=decision), see).splitlines()
+    head = [*filter(None, [decision]), "POL001 post_tool: it diverges"]
+    assert [line.strip() for line in shown[: len(head)]] == head
+    assert any(line.startswith("  First: ") for line in shown)
+    assert not see or shown[-1].strip() == see
+    assert sum(math.ceil(len(line) / 80) for line in shown) <= 6
 
 
 def test_what_could_not_be_seen_is_grouped_by_what_would_open_most_eyes(broken):
