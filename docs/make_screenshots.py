@@ -110,7 +110,7 @@ def _fleet(folder: Path) -> Fleet:
     for seed in range(24):
         rows = [{"step": step, **_row(step, seed in (3, 9, 17), seed=seed, slices=True)} for step in range(160)]
         for row in rows[70:] if seed in (5, 12) else ():
-            row["reward"] -= 0.01 * (row["step"] - 70)
+            row |= {name: row[name] - 0.01 * (row["step"] - 70) for name in ("reward", "eval_score") if name in row}
         for row in rows[61:] if seed == 14 else ():
             row["loss"] = math.nan
         (runs / f"seed{seed}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -127,7 +127,8 @@ def _row(step: int, grow: float, *, seed: int = 0, slices: bool = False) -> dict
     row |= {"entropy": 1.6 - 0.003 * step + 0.02 * rng.normal(), "grad_norm": 1 + 0.1 * rng.normal()}
     row |= {"eval_score": level - 0.03} if step % 5 == 0 else {}
     grown = math.exp(0.04 * rng.normal() + grow * max(0, step - 62) * 0.03)
-    both = {"diag/policy/post_tool/p95": 0.08 * grown, "diag/policy/text_only/p95": 0.07 + 0.002 * rng.normal()}
+    tails = {"post_tool": 0.08 * grown, "text_only": 0.07 + 0.002 * rng.normal()}
+    both = {f"diag/policy/{name}/{stat}": value for name, value in tails.items() for stat in ("p95", "p95_step")}
     return row | (both if slices else {})
 
 
@@ -135,9 +136,9 @@ def _demo() -> None:
     """Its screen when the alert comes, and the verdict at the end."""
     command = f"cd {shlex.quote(str(DEMO.parent))} && {shlex.quote(str(COMMAND))} demo; sleep 60"
     with _terminal(f"env TERM=xterm-256color COLORTERM=truecolor sh -c {shlex.quote(command)}", 100, 60) as screen:
-        first = _once(screen, r"POL001 post_tool(.|\n)*  See: (.|\n)*/300")
+        first = _once(screen, r"\n  POL001 post_tool(.|\n)*  See: (.|\n)*training ")
         last = _once(screen, "then open http")
-    alert = _part(first, "POL001 post_tool", "/300")
+    alert = _part(first, "tracker_diag: ", "training ")
     shown = _part(last, "verdict after", "all of it")
     _draw("demo.png", [("make demo: the alert, as it comes", alert), ("and the verdict at the end", shown)], 100)
 

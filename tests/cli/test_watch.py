@@ -32,8 +32,8 @@ def test_once_sends_the_alerts_and_shows_the_table_and_the_next_time_sends_none_
     assert first.exit_code == 0
     assert "1 run: 1 error" in first.stdout
     assert "metrics.jsonl running" in " ".join(first.stdout.split())
-    assert [record.getMessage().splitlines()[0] for record in caplog.records] == [
-        "metrics.jsonl: NUM004 all: NaN or infinity"
+    assert [record.getMessage().splitlines()[:2] for record in caplog.records] == [
+        ["metrics.jsonl: Stop; resume from step 6", "  NUM004 all: NaN or infinity"]
     ]
     assert f"See: tracker-diag diagnose {file}" in caplog.records[0].getMessage()
     caplog.clear()
@@ -133,6 +133,6 @@ def test_the_dial_moves_when_alerts_are_sent(tmp_path, caplog):
         caplog.clear()
         state = tmp_path / str(runs)
         assert run(path, "--once", "--false-alarm-in", runs, "--state", state).exit_code == 0
-        sent[runs] = [record.getMessage().splitlines()[0] for record in caplog.records]
-    assert sent == {100: ["metrics.jsonl: OUT001 all: Reward has lost what it had gained"], 1e9: []}
+        sent[runs] = [record.getMessage().splitlines()[1].strip() for record in caplog.records]
+    assert sent == {100: ["OUT001 all: Reward has lost what it had gained"], 1e9: []}
     assert run(path, "--once", "--false-alarm-in", 0.5).exit_code == 2

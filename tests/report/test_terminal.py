@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tracker_diag.metrics.reasons import no_series
 from tracker_diag.records import Scalar
-from tracker_diag.report.tables import describe, findings_table
-from tracker_diag.report.terminal import blindness, headline, verdict
+from tracker_diag.report.tables import findings_table
+from tracker_diag.report.terminal import alert, blindness, headline, verdict
+from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.logged import LiveFinding
@@ -133,6 +133,18 @@ def test_a_live_verdict_says_where_to_look_further(broken):
     assert text.endswith("see mlflow ui all of it tracker-diag diagnose x")
 
 
+@pytest.mark.parametrize("decision", ["Stop; resume from step 88", ""], ids=["begun", "over"])
+@pytest.mark.parametrize("see", ["", "See: mlflow ui", "See: mlflow ui --backend-store-uri " + 60 * "x"])
+def test_an_alert_has_six_lines_of_80_columns_and_says_first_what_to_do(decision, see):
+    text = "\n".join(f"{name} " + "some words " * 20 for name in ("Continue?", "First:", "Since", "Damage"))
+    shown = alert(Notice(90, "error", "POL001 post_tool: it diverges", text, decision=decision), see).splitlines()
+    head = [*filter(None, [decision]), "POL001 post_tool: it diverges"]
+    assert [line.strip() for line in shown[: len(head)]] == head
+    assert any(line.startswith("  First: ") for line in shown)
+    assert not see or shown[-1].strip() == see
+    assert sum(math.ceil(len(line) / 80) for line in shown) <= 6
+
+
 def test_what_could_not_be_seen_is_grouped_by_what_would_open_most_eyes(broken):
     text = shown(blindness(broken))
     assert text.index("to see more ") < text.index("healthy")
@@ -143,13 +155,6 @@ def test_what_could_not_be_seen_is_grouped_by_what_would_open_most_eyes(broken):
     assert all(rule in text for rule in broken.healthy)
     (of_reward,) = (line for line in opened if "samples(...) with reward  " in line)
     assert {"ENV014", "REW006"} <= {*of_reward.split("with reward  ")[1].rstrip().split(", ")}
-
-
-def test_readings_in_one_line():
-    assert describe(Reading("tail", "x", True, 0.3123, 0.04, 812)) == "tail: yes (0.312, baseline 0.04, n 812)"
-    assert describe(Reading("tail", "x", False, 0.3)) == "tail: no (0.3)"
-    assert describe(Reading("tail", "x", None, unknown=no_series("x"))) == "tail: unknown (no series x)"
-    assert describe(Reading("tail", "x", False)) == "tail: no"
 
 
 def test_the_findings_table_has_one_type_a_column():

@@ -32,7 +32,8 @@ def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():
     alerts = Alerts()
     (notice,) = notices(alerts, 10, finding())
     assert (notice.level, notice.title) == ("warn", "POL001 post_tool: Token probabilities diverge after tool calls")
-    assert "onset at step 5, fired at 10" in notice.text
+    assert "Since step 5, detected at 10: p95 is 0.4." in notice.text
+    assert notice.decision == "Watch; if worse, resume from step 2"
     assert "First: Read ten of the tool results" in notice.text
     assert "More: tracker-diag rules show POL001" in notice.text
     assert notices(alerts, 11, finding()) == []
@@ -57,8 +58,8 @@ def test_what_a_rule_does_not_say_is_left_out_and_where_to_read_on_is_true_of_ow
             "Continue? Watch. Reward is low since step 5, until it ends; no reward and no evaluation could "
             "be judged, so harm would not be seen; if worse, resume from step 2."
         ),
-        "p95 is 0.4.",
-        "reward-is-low (policy_update), onset at step 5, fired at 10.",
+        "Since step 5, detected at 10: p95 is 0.4.",
+        "reward-is-low (policy_update).",
         f"More: tracker-diag rules show ACM001 --rules '{tmp_path}/my rules/ACM001.yaml'",
     ]
     (notice,) = notices(Alerts(), 10, replace(finding(), rule=bare()))
@@ -106,16 +107,17 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
             "OUT001 all: Reward has lost what it had gained, since step 30."
         ),
         "Damage, since step 30: p95 is 0.4.",
-        "At step 10: p95 is 0.4.",
-        "tool-conditioned-variance-amplification (policy_update), onset at step 5, fired at 10.",
+        "Since step 5, detected at 10: p95 is 0.4.",
+        "tool-conditioned-variance-amplification (policy_update).",
     ]
+    assert worse.decision == "Stop; resume from step 2"
     assert "resume from step 2 or before (so far before POL001)" in worse.text
     assert notices(alerts, 41, finding("POL004", onset=38, fired=41), others=[cause, damage]) == []
     over = finding(state="resolved", resolved=50)
     rest = [damage, finding("POL004", state="resolved", onset=38, fired=41, resolved=49)]
     assert notices(alerts, 50, over, others=rest) == []  # the damage lasts
     (end,) = notices(alerts, 60, replace(damage, state="resolved", resolved=60), others=[over, rest[1]])
-    assert (end.level, end.title) == ("info", "POL001 post_tool: resolved")
+    assert (end.level, end.title, end.decision) == ("info", "POL001 post_tool: resolved", "")
     assert end.text.splitlines()[0].endswith("from step 5 to 50.")
     assert len(end.text.splitlines()) == 3
 
@@ -253,7 +255,7 @@ def test_what_comes_back_is_headed_by_how_it_is_now():
     first = replace(first, state="resolved", resolved=500)
     notices(alerts, 500, first)
     (notice,) = notices(alerts, 800, finding(onset=795, fired=800), others=[first])
-    assert "onset at step 795, fired at 800" in notice.text
+    assert "Since step 795, detected at 800: " in notice.text
 
 
 def test_a_resumed_run_tells_nothing_twice():

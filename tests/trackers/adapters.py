@@ -203,14 +203,14 @@ class TensorBoard(Adapter):
 
     def shown(self, name):
         tags = self.events(self.folder / name / "diag").Tags()
-        return set(tags["tensors"]) - {"diag/decision"}, "diag/decision" in tags["images"]
+        return set(tags["tensors"]) - {"diag/decision/text"}, "diag/decision" in tags["images"]
 
     def check(self, run):
         events = self.events(self.folder / "run" / "diag")
         assert all(image.encoded_image_string.startswith(b"\x89PNG") for image in events.Images("diag/decision"))
         last = events.Histograms("diag/policy/post_tool/hist")[-1].histogram_value
         assert last.num == sum(last.bucket) == 8 * 32 * 12
-        (first, *_), *_ = [event.tensor_proto.string_val for event in events.Tensors("diag/decision")]
+        (first, *_), *_ = [event.tensor_proto.string_val for event in events.Tensors("diag/decision/text")]
         assert first.startswith(b"**Watch. Token probabilities diverge after tool calls, ")
         texts = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("diag/findings")]
         assert any("#### POL001 tool" in text and "Read ten of the tool results" in text for text in texts)

@@ -90,6 +90,9 @@ def test_tensorboard(watched, tmp_path, serve, page, see):
         see(f"{value:.4f}"[:5], card)
         assert card.count() == 1
 
+    page.goto(f"{address}/?tagFilter=%5Ediag/decision%24#timeseries")
+    page.locator("image-card img").wait_for(timeout=60_000)
+
     page.goto(f"{address}/#text")
     see("POL001 tool-conditioned-variance-amplification, post_tool")
     see("Read ten of the tool results")

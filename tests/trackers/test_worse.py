@@ -33,7 +33,9 @@ def test_in_wandb_at_a_webhook_and_in_the_log(wandb_offline, receive, monkeypatc
     assert [(one["level"], one["title"]) for one in told] == [("WARN", FIRST), ("ERROR", WORSE)]
     assert [(one["level"], one["title"]) for one in heard.got] == [("warn", FIRST), ("error", WORSE)]
     logged = [one.message for one in caplog.records if one.levelno >= logging.WARNING]
-    assert [one.splitlines()[0] for one in logged] == [FIRST, WORSE]
-    for text in (told[1]["text"], heard.got[1]["text"], logged[1]):
+    assert [text.splitlines()[1].strip() for text in logged] == [FIRST, WORSE]
+    assert [text.partition(";")[0] for text in logged] == ["Watch", "Stop"]
+    assert CHANGED in " ".join(logged[1].split())
+    for text in (told[1]["text"], heard.got[1]["text"]):
         assert CHANGED in text
         assert SO_FAR in text

@@ -40,7 +40,7 @@ def decide(summary: Summary, cost: str = "") -> Decision:
         cost: what was spent since the onset of the first break; the number of steps by default.
     """
     first, action = main_finding(summary), summary.recommendation.action
-    verb, rows = action.replace("_", " ").capitalize(), f"{summary.steps:,} row{'s' * (summary.steps != 1)}"
+    verb, rows = summary.recommendation.verb, f"{summary.steps:,} row{'s' * (summary.steps != 1)}"
     if first is not None:
         now = where_it_is(summary, first)
         tone: Tone = "info" if first.unproven else TONES[action]
@@ -93,6 +93,6 @@ def marks_of(summary: Summary) -> list[tuple[int, str, Tone]]:
         return []
     began, seen = f"began{' about' * _unsure(first)}", "noted" if first.unproven else "alert"
     marks = ((first.onset, began), (first.fired, seen), (harm_began(summary), "damage"), (first.resolved, "over"))
-    tone: Tone = "info" if first.unproven else "error"
+    tone: Tone = "info" if first.unproven else "warn" if summary.recommendation.action == "watch" else "error"
     given = [(step, label) for step, label in marks if step is not None]
     return [(step, label, tone if label.startswith(HARM) else "") for step, label in given]

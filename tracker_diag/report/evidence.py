@@ -1,7 +1,6 @@
 """What a finding rests on, in words: what speaks for it, and what does not."""
 
 from tracker_diag.report.curves import main_finding
-from tracker_diag.report.tables import best_level
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.signals.gain import Gain
@@ -53,6 +52,13 @@ def outcomes(summary: Summary) -> list[str]:
     """Best and last level of reward and evaluation, of those that `damage` leaves out."""
     harm = " ".join(damage(summary))
     return [level for level in map(best_level, summary.best) if level not in harm]
+
+
+def best_level(reading: Reading) -> str:
+    """Of an outcome, its best level, where that was, and its last one; each is a mean over some rows."""
+    return (
+        f"{reading.series} {reading.baseline:.3g} at its best, a mean up to step {reading.at}; {reading.value:.3g} now"
+    )
 
 
 def in_words(reading: Reading) -> str:

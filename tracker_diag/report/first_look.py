@@ -68,17 +68,23 @@ def first_look(
     if tools and any(pair.text_only for pair in pairs) and not any(pair.post_tool for pair in pairs):
         missing = "no token comes after a tool here; if the agent calls tools, give model_mask, 0 on what they returned"
         rows.add_row("", Text(missing, style="yellow"))
-    rows.add_row("rules", f"{sight(len(rules), blind)}{'' if whole else '; run.diag.explain() says which'}")
     if whole:
+        rows.add_row("rules", sight(len(rules), blind))
         add_rows(rows, "to see more", _opens(rules, _lacking(blind)))
+    else:
+        active = len(rules) - len(blind)
+        rows.add_row("rules", f"{active} of {len(rules)} active; run.diag.explain() says what the others lack")
     head = "no step yet" if step is None else f"what is seen at step {step}"
     return Group(Text.assemble(("tracker_diag: ", "dim"), (head, "bold")), rows)
 
 
 def _in_short(pairs: Sequence[Seen]) -> list[tuple[str, str]]:
-    """One line: how many tokens of each pair are after a tool, and how many before any."""
-    seen = [f"{pair.pair} {pair.post_tool:,} + {pair.text_only:,}" for pair in pairs if pair.lacks is None]
-    return [("tokens", f"after a tool + before any: {', '.join(seen)}" if seen else "none")]
+    """One line: how many tokens are after a tool, and how many before any, with the pairs of which that is so."""
+    seen: dict[str, list[str]] = {}
+    for pair in pairs:
+        if pair.lacks is None:
+            seen.setdefault(f"{pair.post_tool:,} after a tool, {pair.text_only:,} before any", []).append(pair.pair)
+    return [("tokens", "; ".join(f"{tokens} ({', '.join(names)})" for tokens, names in seen.items()) or "none")]
 
 
 def _in_full(pairs: Sequence[Seen], told_by: str) -> list[tuple[str, str]]:

@@ -13,7 +13,6 @@ from rich.text import Text
 from tracker_diag.report.blocks import heights
 from tracker_diag.report.console import cut, one_line
 from tracker_diag.report.curves import main_finding, panels
-from tracker_diag.report.decision import decide
 from tracker_diag.report.templates import rendered
 from tracker_diag.report.timeline import STYLE
 from tracker_diag.rules.triage import Summary
@@ -130,14 +129,6 @@ def notes_of(rows: Sequence[FleetRow]) -> list[str]:
         if row.note:
             runs.setdefault(row.note, []).append(cut(row.run, NAME))
     return [f"{names[0] if len(names) == 1 else f'{len(names)} runs'}: {note}" for note, names in runs.items()]
-
-
-def in_short(summary: Summary) -> str:
-    """The decision on a run in a few words: "Stop; resume from step 84"."""
-    decision, advice = decide(summary), summary.recommendation
-    if advice is None or advice.last_good_step is None:
-        return decision.verb
-    return f"{decision.verb}; resume from step {advice.last_good_step:,}"
 
 
 def curves_of(summary: Summary, series: Mapping[str, Mapping[int, float]]) -> tuple[Small, Small]:

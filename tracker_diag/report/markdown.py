@@ -20,10 +20,10 @@ def findings_text(table: Table) -> str:
         parts += [
             f"#### {cells['rule']} {cells['name']}, {cells['slice']}",
             f"**{cells['severity']}, {cells['state']}** (steps: {steps}). {cells['summary']}.",
-            f"*Evidence:* {cells['evidence']}",
-            f"*First:* {cells['remedy']}",
+            cells["evidence"] and f"*Evidence:* {cells['evidence']}",
+            cells["remedy"] and f"*First:* {cells['remedy']}",
         ]
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
 
 
 def escaped(value: Cell) -> str:

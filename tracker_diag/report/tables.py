@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.records import Cell, Table
+from tracker_diag.report.evidence import speaks_for
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.reading import Reading
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
@@ -18,21 +18,11 @@ def findings_table(findings: Sequence[Finding]) -> Table:
         (
             it.onset, it.fired, it.resolved, it.rule.id, it.rule.name, it.slice, it.severity,
             it.state if it.inhibited_by is None else f"{it.state}, inhibited by {it.inhibited_by}",
-            it.summary, "; ".join(map(describe, it.evidence)), it.rule.remedy[0] if it.rule.remedy else "",
+            it.summary, "; ".join(speaks_for(it)), it.rule.remedy[0] if it.rule.remedy else "",
         )
         for it in findings
     )  # fmt: skip
     return Table(PREFIX + "findings", columns, rows)
-
-
-def describe(reading: Reading) -> str:
-    """One reading in one line: "post_tool_tail_grows: yes (0.31, baseline 0.04, n 812)"."""
-    verdict = {True: "yes", False: "no", None: "unknown"}[reading.holds]
-    numbers = [f"{reading.value:.3g}"] if reading.value is not None else []
-    numbers += [f"baseline {reading.baseline:.3g}"] if reading.baseline is not None else []
-    numbers += [f"n {reading.n}"] if reading.n is not None else []
-    detail = ", ".join(numbers) if reading.holds is not None else str(reading.unknown or "")
-    return f"{reading.signal}: {verdict}" + (f" ({detail})" if detail else "")
 
 
 def events_table(events: Sequence[tuple[int, str]]) -> Table:
@@ -70,10 +60,3 @@ def brief(table: Table) -> Table:
     shown = [i for i, room in enumerate(has_room) if room and any(row[i] not in (None, "") for row in table.rows)]
     rows = tuple(tuple(row[i] for i in shown) for row in table.rows)
     return Table(table.name, tuple(table.columns[i] for i in shown), rows)
-
-
-def best_level(reading: Reading) -> str:
-    """Of an outcome, its best level, where that was, and its last one; each is a mean over some rows."""
-    return (
-        f"{reading.series} {reading.baseline:.3g} at its best, a mean up to step {reading.at}; {reading.value:.3g} now"
-    )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,6 +14,7 @@ from tracker_diag.report.decision import since
 from tracker_diag.report.evidence import damage, outcomes, spent
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.timeline import LABEL, STYLE, timeline
+from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.logged import LiveFinding
 from tracker_diag.rules.record import tier_of
@@ -21,8 +23,27 @@ from tracker_diag.rules.triage import Summary
 LABELS = 11
 """Width of the labels next to the verdict."""
 
+LINES, COLUMNS = 6, 78
+"""Of an alert, without the two columns at its left."""
+
 CURVES = 3
 """Of those of the summary that are drawn."""
+
+
+def alert(notice: Notice, see: str = "") -> str:
+    """A notice in six lines of 80 columns at most: what to do, what broke, the first step, why, and where to look.
+
+    Args:
+        see: the last line, which is not cut.
+    """
+    head = [notice.decision, notice.title] if notice.decision else [notice.title]
+    room = max(LINES - len(head) - math.ceil(len(see) / COLUMNS), 1)
+    lines = notice.text.splitlines()[bool(notice.decision) :][: room - (room > 2)]  # `text` begins with the decision
+    body: list[str] = []
+    for left, line in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
+        most = 1 if left else room - len(body)
+        body += wrap(line, COLUMNS, max_lines=most, placeholder="…", break_on_hyphens=False)
+    return "\n  ".join([*head, *body, *filter(None, [see])])
 
 
 def verdict(
@@ -75,7 +96,7 @@ def headline(summary: Summary) -> str:
         return f"ok: no rule fired at warn or above in {summary.steps} steps"
     place = f" on {first.slice}" if first.slice != "all" else ""
     line = f"{summary.level}: {first.rule.id}{place} since step {first.onset}: {first.rule.title}"
-    back = None if summary.recommendation is None else summary.recommendation.last_good_step
+    back = summary.recommendation.last_good_step
     return line if back is None else f"{line}; last good step {back}"
 
 
@@ -101,9 +122,8 @@ def _broke_first(summary: Summary, color: str, cost: str, live: Sequence[LiveFin
         rows.add_row("since", _since(summary, first, cost or spent(summary)))
         rows.add_row("evidence", cut(f"by step {first.fired}: {first.summary}", 200))
         add_rows(rows, "damage", [Text(cut(line, 130), style="red") for line in damage(summary)[:1]])
-        if summary.recommendation:
-            style = "" if summary.recommendation.go_on else "bold red"
-            rows.add_row("continue?", Text(cut(summary.recommendation.says, 134), style=style))
+        style = "" if summary.recommendation.go_on else "bold red"
+        rows.add_row("continue?", Text(cut(summary.recommendation.says, 134), style=style))
         add_rows(rows, "do first", [cut(line, 130) for line in first.rule.remedy[:1]])
     return rows
 

@@ -40,6 +40,8 @@ class Notice:
     text: str
     id: str = ""
     """Unique. If a notice is sent twice, the receiver can see it by this."""
+    decision: str = ""
+    """What to do with the run, in a few words; empty where an incident has ended."""
 
 
 @dataclass(frozen=True)
@@ -179,15 +181,14 @@ def _fired(step: int, news: Collection[_News], what_now: Recommendation) -> Noti
     # A returning cause may be quiet now: then the notice leads with what fires.
     lead = cause if first.why or is_loud(cause) else next(filter(is_loud, first.incident.findings))
     todo, more = advice(lead.rule)
-    text = [f"Continue? {what_now.says}."] if what_now else []
-    text += [*todo, *_paragraphs(first, lead, step)]
+    text = [f"Continue? {what_now.says}.", *todo, *_paragraphs(first, lead)]
     text += [
         f"Also{' worse' if other.worse else ''}: {_heading(other.incident.cause)}. {other.incident.summary}."
         for other in others
     ]
     text += more
     title = _heading(lead) if first.worse is None else _worse(first.worse, lead)
-    return Notice(step, first.incident.severity, title[:TITLE], "\n".join(text))
+    return Notice(step, first.incident.severity, title[:TITLE], "\n".join(text), decision=what_now.in_short)
 
 
 def _worse(finding: Finding, lead: Finding) -> str:
@@ -202,14 +203,13 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _paragraphs(news: _News, lead: Finding, step: int) -> list[str]:
-    """The lines on one incident in a notice at `step`, with `lead` first; if it got worse, the damage comes first."""
+def _paragraphs(news: _News, lead: Finding) -> list[str]:
+    """The lines on one incident in a notice, with `lead` first; if it got worse, the damage comes first."""
     incident = news.incident
     damage = [f"Damage, since step {part.onset}: {part.summary}." for part in incident.damage if part is not lead]
-    then = f"At step {lead.fired}: " if lead.fired != step else ""  # if it fired earlier, the numbers are of then
     about = [
-        f"{then}{lead.summary}.",
-        f"{lead.rule.name} ({lead.rule.link}), onset at step {lead.onset}, fired at {lead.fired}.",
+        f"Since step {lead.onset}, detected at {lead.fired}: {lead.summary}.",
+        f"{lead.rule.name} ({lead.rule.link}).",
     ]
     symptoms = [part for part in incident.symptoms if is_loud(part) and part is not lead]
     return [

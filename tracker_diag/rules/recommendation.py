@@ -36,6 +36,18 @@ class Recommendation:
     says: str
     """The answer in one sentence, with what it rests on."""
 
+    @property
+    def verb(self) -> str:
+        """Stop, Watch, Continue or Too short."""
+        return self.action.replace("_", " ").capitalize()
+
+    @property
+    def in_short(self) -> str:
+        """What to do in a few words: "Stop; resume from step 84"."""
+        if self.last_good_step is None:
+            return self.verb
+        return f"{self.verb}; {'if worse, ' * (self.action == 'watch')}resume from step {self.last_good_step:,}"
+
     def to_json(self) -> dict[str, object]:
         """As `tracker-diag diagnose --json` prints it."""
         return asdict(self)

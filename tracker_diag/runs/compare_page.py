@@ -24,7 +24,7 @@ def page(comparison: Comparison) -> str:
         arms=[(words.named_arm(arm), _color(index), arm.sources) for index, arm in enumerate(arms)],
         preferred=words.preferred(comparison),
         consequences=[
-            (words.consequence(it), _color(index), [setting.name for setting in it.settings])
+            (words.harm(it), words.parted_first(it), _color(index), [setting.name for setting in it.settings])
             for index, it in enumerate(comparison.others, 1)
         ],
         parted=any(against.parted for against in comparison.others),

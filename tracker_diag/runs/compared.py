@@ -49,26 +49,36 @@ def headline(comparison: Comparison) -> str:
 
 def consequence(against: Against) -> str:
     """What became of an arm against the reference, in one sentence without a full stop."""
+    return ", ".join(filter(None, [harm(against), parted_first(against)]))
+
+
+def harm(against: Against) -> str:
+    """Which outcome parted, by how much and since when."""
     name = named_arm(against.arm)
     if not against.parted:
         return f"{name}: nothing parted in {judged(against)} series"
-    first, outcomes = against.parted[0], [series for series in against.parted if declared(series.series).outcome]
-    parts = [f"{words_of(series)} {since(against.axis, series)}" for series in by_effect(outcomes)[:1]] or [
-        "no outcome parted"
-    ]
-    if first not in by_effect(outcomes)[:1]:
-        parts.append(f"{name_of(first.series)} parted first, {since(against.axis, first)}")
-    return f"{name}: {', '.join(parts)}"
+    outcome = _outcome(against)
+    text = "no outcome parted" if outcome is None else f"{words_of(outcome)} {since(against.axis, outcome)}"
+    return f"{name}: {text}"
+
+
+def parted_first(against: Against) -> str:
+    """Which series parted before that outcome, and since when; empty where none did."""
+    first = next(iter(against.parted), None)
+    if first is None or first is _outcome(against):
+        return ""
+    return f"{name_of(first.series)} parted first, {since(against.axis, first)}"
+
+
+def _outcome(against: Against) -> Parted | None:
+    """The outcome that parted most; None where none did."""
+    return next((series for series in by_effect(against.parted) if declared(series.series).outcome), None)
 
 
 def preferred(comparison: Comparison) -> str:
     """Which run to keep, by the outcomes that parted: the reference, or the best of the others; empty if none did."""
-    gains = [
-        (_gain(series), against.arm)
-        for against in comparison.others
-        for series in by_effect(against.parted)[:1]
-        if declared(series.series).outcome
-    ]
+    parted = ((_outcome(against), against.arm) for against in comparison.others)
+    gains = [(_gain(outcome), arm) for outcome, arm in parted if outcome]
     if not gains:
         return ""
     gain, best = max(gains, key=lambda it: it[0])
@@ -92,11 +102,11 @@ def run_name(source: str) -> str:
 
 
 def words_of(series: Parted) -> str:
-    """By how much a series parted, in words: "eval_score is 0.40 lower", "kl is 2.3×"."""
+    """By how much a series parted, in words: "eval_score is 0.40 lower on average"."""
     name = name_of(series.series)
     if series.scale == "ratio":
-        return f"{name} is {times(series.by)}"
-    return f"{name} is {abs(series.by):.2g} {'lower' if series.by < 0 else 'higher'}"
+        return f"{name} is {times(series.by)} on average"
+    return f"{name} is {abs(series.by):.2g} {'lower' if series.by < 0 else 'higher'} on average"
 
 
 def by_effect(parted: Sequence[Parted]) -> list[Parted]:

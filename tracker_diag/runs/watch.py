@@ -7,6 +7,7 @@ run, step, level and title; so a restarted watch sends only those that its state
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from tracker_diag.errors import DiagError, SourceError
 from tracker_diag.health import private
 from tracker_diag.report.console import cut
 from tracker_diag.report.fleet import Fleet
+from tracker_diag.report.terminal import alert
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.model import Rule
 from tracker_diag.runs.diagnose import diagnose
@@ -33,8 +35,6 @@ SHARE = 10
 """A run rests for this many times the seconds that its last diagnosis took."""
 NAME = 40
 """Characters of a run's name before its alerts in the log."""
-LINES = 6
-"""Of an alert in the log; its last line names the command that shows all of it."""
 VERSION = 3
 """Of the format of the state, kept in its file."""
 FILE = "watch.json"
@@ -101,11 +101,11 @@ def _log_receiver() -> Receiver:
     explained: dict[str, str] = {}
 
     def send(run: str, notice: Notice) -> None:
-        head, text = f"{cut(run, NAME)}: {notice.title}", notice.text.splitlines()
-        lines = [head, *text[: LINES - 2], *text[LINES - 2 :][-1:]]
+        text, _, see = notice.text.rpartition("\n")
+        shown = f"{cut(run, NAME)}: " + alert(replace(notice, text=text), see)
         if (before := explained.setdefault(notice.title, run)) != run:
-            lines = [f"{head}, at step {notice.step:,}, as in {cut(before, NAME)}"]
-        _log.log(logging.INFO if notice.level == "info" else logging.WARNING, "%s", "\n  ".join(lines))
+            shown = f"{cut(run, NAME)}: {notice.title}, at step {notice.step:,}, as in {cut(before, NAME)}"
+        _log.log(logging.INFO if notice.level == "info" else logging.WARNING, "%s", shown)
 
     return send
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pydantic import BaseModel, ConfigDict
 
 from tracker_diag.report.curves import main_finding
-from tracker_diag.report.fleet import LEVELS, FleetRow, curves_of, in_short
+from tracker_diag.report.fleet import LEVELS, FleetRow, curves_of
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.logged import LiveFinding, is_ours
 from tracker_diag.runs.diagnose import RUNTIME, Diagnosis
@@ -166,7 +166,7 @@ def _row(name: str, diagnosis: Diagnosis, live: Sequence[LiveFinding], note: str
     outcome, tail = curves_of(summary, diagnosis.series)
     row = FleetRow(
         name, level, "", summary.last_step, reward=_reward(diagnosis), active=active, note=note,
-        decision=in_short(summary), outcome_curve=outcome, tail_curve=tail,
+        decision=summary.recommendation.in_short, outcome_curve=outcome, tail_curve=tail,
     )  # fmt: skip
     if first is not None:
         place = f" on {first.slice}" if first.slice != "all" else ""

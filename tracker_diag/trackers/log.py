@@ -5,17 +5,13 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from tracker_diag.report.console import Screen, announce
-from tracker_diag.report.terminal import verdict
+from tracker_diag.report.terminal import alert, verdict
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.tracker import End, Entry, Tracker
 
 _log = logging.getLogger("tracker_diag")
 _log.addHandler(Screen())
-
-
-MOST = 4
-"""Lines of an alert below its title, the decision first; its tracker has all of them."""
 
 
 class LogTracker(Tracker):
@@ -33,8 +29,8 @@ class LogTracker(Tracker):
             if isinstance(entry, Notice):
                 if any(tracker.shows_alerts for tracker in self._others()):
                     continue
-                lines = [entry.title, *entry.text.splitlines()[:MOST], *(f"See: {page}" for page in self._pages()[:1])]
-                _log.log(logging.INFO if entry.level == "info" else logging.WARNING, "%s", "\n  ".join(lines))
+                text = alert(entry, *(f"See: {page}" for page in self._pages()[:1]))
+                _log.log(logging.INFO if entry.level == "info" else logging.WARNING, "%s", text)
             elif isinstance(entry, End) and entry.summary.steps:
                 self._verdict(entry.summary)
 

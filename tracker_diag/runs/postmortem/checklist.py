@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from tracker_diag.errors import UnknownName
 from tracker_diag.monitor.context import Context
+from tracker_diag.report.evidence import best_level
 from tracker_diag.report.markdown import escaped
-from tracker_diag.report.tables import best_level
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.runs.postmortem.read import context_kept

@@ -23,14 +23,16 @@ def tags_of(findings: Collection[Finding]) -> dict[str, str]:
     }
 
 
-NOTE_START, NOTE_END = "<!-- tracker_diag -->", "<!-- /tracker_diag -->"
+NOTE_START, NOTE_END = "\u2063\u2063", "<!-- /tracker_diag -->"
+"""Around our part of the description. The first is invisible: the list of runs shows the first words as they are."""
 
 
 def described(present: str, text: str) -> str:
     """The description `present` with `text` in our part of it."""
     before, _, rest = present.partition(NOTE_START)
     _, _, after = rest.partition(NOTE_END)
-    return f"{before}{NOTE_START}\n\n{text}\n\n{NOTE_END}{after}"
+    gap = "\n\n" if before and not before.endswith("\n") else ""
+    return f"{before}{gap}{NOTE_START}{text}\n\n{NOTE_END}{after}"
 
 
 def with_links(verdict: str, experiment: str, run_id: str) -> str:

@@ -117,7 +117,8 @@ class TensorBoardTracker(Tracker):
             self._slices[name].put(step, at, of_slice)
         for entry in entries:
             if isinstance(entry, Drawing):
-                self._main.put(step, at, [_text(entry.name, note_on(entry.summary, ""))])
+                # A tag of its own: TensorBoard's data server shows the first of two kinds under one tag alone.
+                self._main.put(step, at, [_text(f"{entry.name}/text", note_on(entry.summary, ""))])
                 self._main.put(step, at, [_image(entry)])  # last, as nothing else is lost where it cannot be drawn
 
     def flush(self, *, last: bool = False) -> bool:
