@@ -12,7 +12,7 @@ from tracker_diag.metrics.series import Pair
 from tracker_diag_trl.rows import Rows
 
 Hooked: TypeAlias = Mapping[str, tuple[Sequence[str], Seen]]
-"""By the name of a trainer's function the arguments that it must take, and what is to be called after it."""
+"""By the name of a function of the trainer: the arguments that it must take, and what is called after it."""
 
 HINTS: Mapping[Pair, str] = {
     "policy": "on-policy by construction, set num_iterations above 1",
