@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsCallback", "attach"]
 
 INSTALLED_AS = ("transformers", "accelerate")
-TESTED = "transformers 5.23, accelerate 1.15"
+TESTED = "transformers 5.24, accelerate 1.15"
 SEES: dict[str, str] = {
     "metrics": "all that Trainer.log or Accelerator.log is given, under its step",
     "settings": "Trainer: its arguments and the model's; Accelerate: what init_trackers was given, through config=",

@@ -14,6 +14,7 @@ from tracker_diag.hooks import after
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag_trl import SEES, TESTED
 from tracker_diag_trl.samples import CompletionSamples
+from tracker_diag_trl.students import STUDENTS
 from tracker_diag_trl.tensors import GrpoTensors
 
 NO_RATIO = (
@@ -52,8 +53,8 @@ class DiagnosticsCallback(Watching):
         self._tensors: GrpoTensors | None = None
         self._found = False
         self._hooks = ExitStack()
-        if has_token_ratios(trainer):
-            self._look(trainer)
+        if kind := tensors_of(trainer):
+            self._look(trainer, kind)
         elif of_unsloth(trainer):
             _warn(trainer, UNSLOTH)
         if hasattr(trainer, "reward_funcs"):
@@ -88,40 +89,24 @@ class DiagnosticsCallback(Watching):
 
     def _find_trackers(self, *, begun: bool) -> None:
         """Write to what the trainer has started. Not all of TRL's trainers tell of anything between that and a log."""
-        theirs, blind = list[Any](), None
+        theirs = list[Any]()
         with self.monitor.guard("integration_errors"):
             theirs = writers(self.trainer)
-        with self.monitor.guard("integration_errors"):
-            blind = self._blind()
+        blind = self._tensors.blind if self._tensors else dict[Pair, str | None].fromkeys(PAIRS)
         # Before training an evaluation may be logged, and no tracker be there yet.
         any_run = add_active(self.monitor, *theirs, sees=SEES, blind=blind, wait=not begun)
         self._found = any_run or begun
 
-    def _blind(self) -> dict[Pair, str | None] | None:
-        """Which pairs will not come with the trainer's settings, and what to set."""
-        args, tensors = self.trainer.args, self._tensors
-        if tensors is None:
-            return dict.fromkeys(PAIRS)
-        blind: dict[Pair, str | None] = {}
-        if not tensors.stale:
-            blind["policy"] = "on-policy by construction, set num_iterations above 1"
-        if not tensors.sampled_elsewhere:
-            blind["mismatch"] = "set use_vllm"
-        if not args.beta:
-            blind["reference"] = "set beta above 0"
-        return blind
-
-    def _look(self, trainer: Any) -> None:
+    def _look(self, trainer: Any, kind: type[GrpoTensors]) -> None:
         """Put the hooks on, or say what will not be seen and why."""
         if getattr(trainer, "use_liger_kernel", False) and hasattr(trainer, "compute_liger_loss"):
             _warn(trainer, "no signal: the liger loss makes no log-probabilities of tokens; set use_liger_kernel=False")
             return
         try:
-            tensors = GrpoTensors(trainer, self.monitor)
+            tensors = kind(trainer, self.monitor)
             with ExitStack() as hooks:
-                name = "_get_per_token_logps_and_entropies"
-                hooks.callback(after(trainer, name, ("model",), tensors.log_probabilities, self.monitor))
-                hooks.callback(after(trainer, "_compute_loss", ("model", "inputs"), tensors.loss, self.monitor))
+                for name, (parameters, seen) in tensors.hooked.items():
+                    hooks.callback(after(trainer, name, parameters, seen, self.monitor))
                 self._hooks.push(hooks.pop_all())
         except CHANGED as error:
             _changed(trainer, error, "ratios of tokens are not seen")
@@ -129,9 +114,9 @@ class DiagnosticsCallback(Watching):
         self._tensors = tensors
         self._hooks.callback(tensors.own_time.on(trainer, *ALONE))
         try:
-            whole = "_generate_and_score_completions"
-            self._hooks.callback(after(trainer, whole, ("inputs",), tensors.rows.generated, self.monitor))
-            self._hooks.callback(after(trainer, whole, (), lambda *_: self.monitor.synced(), self.monitor))
+            if whole := tensors.generates:
+                self._hooks.callback(after(trainer, whole, ("inputs",), tensors.rows.generated, self.monitor))
+                self._hooks.callback(after(trainer, whole, (), lambda *_: self.monitor.synced(), self.monitor))
         except CHANGED as error:
             _changed(trainer, error, "tool results in prompts are not seen")
         if not tensors.ratio_expected:
@@ -184,9 +169,10 @@ def clip(args: Any) -> tuple[float, float]:
     return low, high
 
 
-def has_token_ratios(trainer: Any) -> bool:
-    """Whether it is GRPO, or made of it; RLOO has methods of the same names, and no ratios of tokens."""
-    return any(kind.__name__ == "GRPOTrainer" for kind in type(trainer).__mro__)
+def tensors_of(trainer: Any) -> type[GrpoTensors] | None:
+    """What sees the trainer's ratios of tokens. RLOO has methods of GRPO's names, and no such ratios."""
+    known: dict[str, type[GrpoTensors]] = {"GRPOTrainer": GrpoTensors, **STUDENTS}
+    return next((known[kind.__name__] for kind in type(trainer).__mro__ if kind.__name__ in known), None)
 
 
 def names_of(trainer: Any) -> str:

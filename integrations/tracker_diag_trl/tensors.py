@@ -1,13 +1,25 @@
 """GRPO's tensors of one micro-batch, as `Monitor.observe` takes them."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
 from tracker_diag import Monitor
 from tracker_diag.attach.own_time import OwnTime
+from tracker_diag.hooks import Seen
+from tracker_diag.metrics.series import Pair
 from tracker_diag_trl.rows import Rows
+
+Hooked: TypeAlias = Mapping[str, tuple[Sequence[str], Seen]]
+"""By the name of a function of the trainer: the arguments that it must take, and what is called after it."""
+
+HINTS: Mapping[Pair, str] = {
+    "policy": "on-policy by construction, set num_iterations above 1",
+    "mismatch": "set use_vllm",
+    "reference": "set beta above 0",
+}
+"""What to set so that a pair has a signal."""
 
 
 class GrpoTensors:
@@ -19,24 +31,53 @@ class GrpoTensors:
     same each time, so it is reported the first time.
     """
 
+    generates = "_generate_and_score_completions"
+    """The trainer's function that gives the rows of a generation."""
+    hints: ClassVar[Mapping[Pair, str]] = HINTS
+    """As `HINTS`, as far as the trainer has these settings."""
+
     def __init__(self, trainer: Any, monitor: Monitor) -> None:
         args = trainer.args
         self._trainer, self._monitor = trainer, monitor
         self.rows, self.own_time = Rows(trainer), OwnTime()
-        self._steps = int(args.steps_per_generation)
-        self._every = self._steps * int(args.num_iterations)
+        self._steps, self._every = self._schedule(args)
         self.stale = int(args.gradient_accumulation_steps) % self._every != 0
         """Whether some of a generation is trained on after an update."""
         self.sampled_elsewhere = bool(getattr(trainer, "use_vllm", False)) or (
             getattr(trainer, "rollout_func", None) is not None
         )
-        self.ratio_expected = self.stale or args.beta != 0 or self.sampled_elsewhere
+        self.has_reference = self._has_reference(args)
+        self.ratio_expected = self.stale or self.has_reference or self.sampled_elsewhere
         self._masks = bool(getattr(trainer, "mask_truncated_completions", False))
         self._marks = torch.tensor(_added_tokens(trainer.processing_class))
         self._logprobs: Any = None
         self._generated_at = 0
         self._told = False
         self._left_out: dict[str, Any] = {}
+
+    def _schedule(self, args: Any) -> tuple[int, int]:
+        """Micro-steps that a generation is split into, and those until the next one."""
+        steps = int(args.steps_per_generation)
+        return steps, steps * int(args.num_iterations)
+
+    def _has_reference(self, args: Any) -> bool:
+        return bool(args.beta != 0)
+
+    @property
+    def blind(self) -> dict[Pair, str | None]:
+        """The pairs that will not come, each with what would change that."""
+        comes: dict[Pair, bool] = {
+            "policy": self.stale, "mismatch": self.sampled_elsewhere, "reference": self.has_reference
+        }  # fmt: skip
+        return {pair: self.hints.get(pair) for pair, there in comes.items() if not there}
+
+    @property
+    def hooked(self) -> Hooked:
+        """The trainer's functions that are looked at."""
+        return {
+            "_get_per_token_logps_and_entropies": (("model",), self.log_probabilities),
+            "_compute_loss": (("model", "inputs"), self.loss),
+        }
 
     def log_probabilities(self, result: Any, given: Mapping[str, Any]) -> None:
         """After `_get_per_token_logps_and_entropies`: keep those of the policy that is being trained."""
@@ -49,7 +90,8 @@ class GrpoTensors:
         if logprobs is None:
             return
         inputs, now = given["inputs"], self._trainer.state.global_step
-        since = self._trainer._step % self._every  # noqa: SLF001  # micro-steps since the generation
+        # Micro-steps since the generation; a trainer that generates for each has no count of them.
+        since = self._trainer._step % self._every if self._every > 1 else 0  # noqa: SLF001
         if since == 0:
             self._generated_at = now
         lag = now - self._generated_at
@@ -87,7 +129,7 @@ class GrpoTensors:
         model = response & inputs["tool_mask"].bool() if "tool_mask" in inputs else response
         return {
             "response_mask": response,
-            "advantages": inputs["advantages"],
+            "advantages": inputs.get("advantages"),
             "control": torch.isin(ids, self._marks),
             "token_ids": ids,
         } | self.rows.about(inputs, model)

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -82,9 +82,38 @@ is not looked at, as that of the sources comes first."""
 RULE = "POL001"
 
 
-def ran(source: str, names: list[str]) -> list[str]:
-    """Those modules of `names` that have been imported from `source`, and are no stand-ins."""
-    return [name for name in names if str(getattr(sys.modules.get(name), "__file__", "")).startswith(source)]
+def start_run() -> None:
+    """An MLflow run, where there is to be one."""
+    if os.environ["BACKENDS"] == "1":
+        import mlflow
+
+        mlflow.start_run()
+
+
+def keep(monitor: object, modules: Iterable[str], *, same: bool) -> None:
+    """Write what `run` reads, at the end of a source.
+
+    Args:
+        modules: those of the source that are its own, if they have been imported from there.
+        same: whether losses and gradients are as without us.
+    """
+    files = {name: str(getattr(sys.modules.get(name), "__file__", "")) for name in modules}
+    found = {
+        "steps": monitor.summary().steps,
+        "same": same,
+        "failures": [str(one) for one in monitor.failures],
+        "ran": [name for name, file in files.items() if file.startswith(sys.argv[1])],
+    }
+    Path(sys.argv[2]).write_text(json.dumps(found))
+
+
+def compare(losses: Callable, hook: str, modules: Iterable[str]) -> None:
+    """Call `losses` without us, then with `hook` in each worker: a digest and the monitor."""
+    plain, _ = losses(None)
+    start_run()
+    hooked, monitor = losses(hook)
+    monitor.close()
+    keep(monitor, modules, same=plain == hooked)
 
 
 @contextmanager

@@ -31,6 +31,9 @@ PAST = 100
 FEWEST_MISSED = 3
 """A rule may always miss this many steps in a row without being blind."""
 
+MOST_VERDICTS = 64
+"""Combinations of inputs whose verdict a rule keeps."""
+
 DIP = 3
 """If the condition does not hold at a step, the count towards `for_steps` falls by this. So single dips only delay."""
 
@@ -55,6 +58,8 @@ class Watch:
         """Series for which the rule asks whether they are logged."""
         self._basis: list[bool | None] = []
         """The inputs of the verdict."""
+        self._verdicts: dict[tuple[bool | None, ...], bool | None] = {}
+        """By inputs: where a series comes at every other step, they change at each, and come back."""
         self._verdict: bool | None = None
         self._silent = list(self._required)
         """Signals that were always unknown so far."""
@@ -102,7 +107,8 @@ class Watch:
         basis = [signal.holds for signal in self._deciding]
         basis += [series.logged for series in self._asked]
         if basis != self._basis:  # most steps change nothing
-            self._basis, self._verdict = basis, self._judge()
+            self._basis = basis
+            self._verdict = self._judge()
         if self._verdict is False and self._is_off():
             self._missed, self._failed = 0, 0
             return False
@@ -121,11 +127,16 @@ class Watch:
         return self._true(observed) if self._verdict else self._false(observed.step)
 
     def _judge(self) -> bool | None:
-        self._silent = [name for name in self._silent if self._signals[name].holds is None]
-        # If a metric never came and the rule could not fire, it is not healthy.
-        heard = set(self._required) - set(self._silent)
-        can_fire = self._judgement.can_be(self.rule.when, True, heard)
-        return self._judgement.holds(self.rule.when) if can_fire else None
+        silent = [name for name in self._silent if self._signals[name].holds is None]
+        if silent != self._silent or len(self._verdicts) > MOST_VERDICTS:
+            self._silent, self._verdicts = silent, {}
+        inputs = tuple(self._basis)
+        if inputs not in self._verdicts:
+            # If a metric never came and the rule could not fire, it is not healthy.
+            heard = set(self._required) - set(silent)
+            can_fire = self._judgement.can_be(self.rule.when, True, heard)
+            self._verdicts[inputs] = self._judgement.holds(self.rule.when) if can_fire else None
+        return self._verdicts[inputs]
 
     def _is_off(self) -> bool:
         """Whether the finding still holds, if signals whose level is off count as holding."""
@@ -179,7 +190,7 @@ class Watch:
         self.state = state["state"]
         self._has_seen, self._basis = state["has_seen"], []
         self._blindness = Reason.of_state(state["blindness"]) if state["blindness"] else None
-        self._silent = [name for name in self._required if name in state["silent"]]
+        self._silent, self._verdicts = [name for name in self._required if name in state["silent"]], {}
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
         self.past = [Finding.of_state(self.rule, past) for past in state["past"]]
 

@@ -7,6 +7,7 @@ mean of this many samples is not to be trusted.
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def _fitted(t: Float64Array, c: Float64Array) -> float:
     share = c / total
     grid = 30 + math.floor(math.sqrt(n))
     quartile = x[c.cumsum().searchsorted(math.floor(n / 4 + 0.5) - 1e-6)]
-    b = (1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))) / (3 * quartile) + 1 / x[-1]
+    b = _points(grid) / (3 * quartile) + 1 / x[-1]
     if compiled := kernel():
         k = compiled.log_means(x, share, b)
     else:
@@ -80,6 +81,13 @@ def _fitted(t: Float64Array, c: Float64Array) -> float:
     b_mean = float(b[kept] @ weight[kept] / weight[kept].sum())
     k_mean = float(np.log1p(-b_mean * x) @ share)
     return k_mean * n / (n + 10) + 5 / (n + 10)  # shrunk towards 0.5, as PSIS does for short tails
+
+
+@lru_cache(256)
+def _points(grid: int) -> Float64Array:
+    """(grid,) where the profile is taken, in units that depend on the values."""
+    points: Float64Array = 1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))
+    return points
 
 
 def _filled(counts: IntArray, size: int) -> tuple[IntArray, IntArray]:

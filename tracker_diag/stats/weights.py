@@ -19,6 +19,9 @@ _MAGNITUDES = np.concatenate([[0.0], (EDGES[:-1] + EDGES[1:]) / 2, EDGES[-1:]])
 LOG_RATIOS = np.stack([_MAGNITUDES, -_MAGNITUDES])
 """(2, 4098) the value of a bin in a sum: the arithmetic mean of its edges, with its sign."""
 
+_WEIGHTS = np.exp(np.minimum(LOG_RATIOS, 50.0))
+"""(2, 4098) the weight of each."""
+
 
 @dataclass(frozen=True)
 class WeightSums:
@@ -214,9 +217,9 @@ def clip_fraction(counts: IntArray, low: float, high: float) -> float:
 
     A bin counts by the middle of its interval. low in (0, 1), high above 0.
     """
-    outside = (math.log1p(high) < LOG_RATIOS) | (math.log1p(-low) > LOG_RATIOS)
+    above, below = _MAGNITUDES.searchsorted((math.log1p(high), -math.log1p(-low)), "right").tolist()
     n = int(counts.sum())
-    return float(counts[outside].sum() / n) if n else math.nan
+    return int(counts[0, above:].sum() + counts[1, below:].sum()) / n if n else math.nan
 
 
 def _share(part: Array, whole: Array) -> Float64Array:

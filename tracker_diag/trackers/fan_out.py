@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tracker_diag.health import Health
-from tracker_diag.records import Drawing, Record, Table
+from tracker_diag.records import Drawing, Record, Scalar, Table
 from tracker_diag.report.note import note_on
 from tracker_diag.report.picture import picture
 from tracker_diag.rules.alerts import Notice
@@ -156,6 +156,8 @@ class FanOut:
 
 def scrubbed(entry: Entry) -> Entry:
     """An entry with stars in place of secrets in what it says."""
+    if isinstance(entry, Scalar):  # as most are, which say nothing
+        return entry
     if isinstance(entry, Notice):
         return replace(entry, title=without_secrets(entry.title), text=without_secrets(entry.text))
     if isinstance(entry, Event | Description | File):

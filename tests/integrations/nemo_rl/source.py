@@ -4,10 +4,8 @@ NeMo-RL's own functions compare the batch and log here; its own policy workers, 
 optimiser and what is between the two are stand-ins.
 """
 
-import json
 import os
 import sys
-from pathlib import Path
 
 import ray
 import released
@@ -86,26 +84,8 @@ def train(actors, loss, data):
     return ray.get([actor.trained.remote(share, loss, ROWS // 2, ROWS // 8) for actor, share in pairs])
 
 
-def main():
-    plain, _ = losses(None)
-    if os.environ["BACKENDS"] == "1":
-        import mlflow
-
-        mlflow.start_run()
-    hooked, monitor = losses("tracker_diag_nemo_rl.install")
-    monitor.close()
-    modules = (
+if __name__ == "__main__":
+    released.compare(losses, "tracker_diag_nemo_rl.install", (
         "nemo_rl.algorithms.grpo", "nemo_rl.algorithms.loss.loss_functions", "nemo_rl.utils.logger",
         "nemo_rl.models.policy.workers.dtensor_policy_worker",
-    )  # fmt: skip
-    found = {
-        "steps": monitor.summary().steps,
-        "same": plain == hooked,
-        "failures": [str(one) for one in monitor.failures],
-        "ran": released.ran(sys.argv[1], [*modules]),
-    }
-    Path(sys.argv[2]).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    ))  # fmt: skip

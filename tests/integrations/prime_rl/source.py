@@ -5,7 +5,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 import sys
 from pathlib import Path
@@ -108,10 +107,7 @@ def main():
     from prime_rl.configs.trainer import CustomLossConfig, DefaultLossConfig
 
     plain = train(DefaultLossConfig(), lambda row, step: None)
-    if os.environ["BACKENDS"] == "1":
-        import mlflow
-
-        mlflow.start_run()
+    released.start_run()
     log, end = monitors()
     hooked = train(CustomLossConfig(import_path="tracker_diag_prime_rl.loss"), log, load)
     (watch,) = tracker_diag_prime_rl._process
@@ -121,13 +117,7 @@ def main():
     end()
     log_module = "prime_rl.monitors" if MONITORS else "prime_rl.utils.monitor"
     loss_modules = ["prime_rl.trainer.rl.loss", "prime_rl.trainer.rl.data", "prime_rl.configs.trainer"]
-    found = {
-        "steps": monitor.summary().steps,
-        "same": plain == hooked,
-        "failures": [str(one) for one in monitor.failures],
-        "ran": released.ran(sys.argv[1], [*loss_modules, log_module]),
-    }  # fmt: skip
-    Path(sys.argv[2]).write_text(json.dumps(found))
+    released.keep(monitor, [*loss_modules, log_module], same=plain == hooked)
 
 
 if __name__ == "__main__":

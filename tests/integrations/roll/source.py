@@ -4,10 +4,8 @@ ROLL's own pipeline functions correct the batch and make the tracker here; its o
 the losses. Model, optimiser and what is between the two are stand-ins.
 """
 
-import json
 import os
 import sys
-from pathlib import Path
 
 import released
 
@@ -106,26 +104,8 @@ def without_recompute(actors, messages, generator):
     assert counts == {"mismatch": tokens, "policy": tokens}, counts
 
 
-def main():
-    plain, _ = losses(None)
-    if os.environ["BACKENDS"] == "1":
-        import mlflow
-
-        mlflow.start_run()
-    hooked, monitor = losses("tracker_diag_roll.install")
-    monitor.close()
-    modules = (
+if __name__ == "__main__":
+    released.compare(losses, "tracker_diag_roll.install", (
         "roll.pipeline.agentic.agentic_pipeline", "roll.pipeline.agentic.agentic_actor_worker",
         "roll.pipeline.base_worker", "roll.utils.train_infer_corrections", "roll.utils.tracking",
-    )  # fmt: skip
-    found = {
-        "steps": monitor.summary().steps,
-        "same": plain == hooked,
-        "failures": [str(one) for one in monitor.failures],
-        "ran": released.ran(sys.argv[1], [*modules]),
-    }
-    Path(sys.argv[2]).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    ))  # fmt: skip

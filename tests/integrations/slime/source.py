@@ -7,7 +7,6 @@ what the loss reaches: the parallel state of one process, and the cross-entropy 
 import hashlib
 import importlib
 import inspect
-import json
 import os
 import sys
 from argparse import Namespace
@@ -122,20 +121,12 @@ def train(loss, logging_utils, custom):
 def main():
     loss, logging_utils = enter(sys.argv[1])
     plain = train(loss, logging_utils, None)
-    if os.environ["BACKENDS"] == "1":
-        import mlflow
-
-        mlflow.start_run()
+    released.start_run()
     hooked = train(loss, logging_utils, "tracker_diag_slime.tis")
     (monitor,) = tracker_diag_slime._trainer
-    summary = monitor.close()
-    found = {
-        "steps": summary.steps,
-        "same": plain == hooked,
-        "failures": [str(one) for one in monitor.failures],
-        "ran": released.ran(sys.argv[1], [*(f"{PACKAGE}.{name}" for name in MODULES), logging_utils.__name__]),
-    }
-    Path(sys.argv[2]).write_text(json.dumps(found))
+    monitor.close()
+    modules = [*(f"{PACKAGE}.{name}" for name in MODULES), logging_utils.__name__]
+    released.keep(monitor, modules, same=plain == hooked)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tracker_diag_trl.students import IGNORED, GkdTensors, IwOpdTensors
 from tracker_diag_trl.tensors import GrpoTensors
 
 from tracker_diag import Monitor
@@ -158,6 +159,40 @@ def test_what_is_scored_without_a_gradient_is_not_the_policy_that_is_trained(hea
         tensors.log_probabilities((torch.zeros(B, T), None), {})
     tensors.loss(None, {"inputs": inputs(ref_per_token_logps=torch.zeros(B, T))})
     assert heard.told == []
+
+
+def test_of_a_student_only_what_it_has_sampled_itself_is_compared_with_its_teacher(heard):
+    trainer, labels = made(accelerator=SimpleNamespace(unwrap_model=lambda model: model)), inputs()["completion_ids"]
+    trainer.teacher_model, student = object(), object()
+    tensors, labels[0, 3] = GkdTensors(trainer, heard), IGNORED
+    loss = {"student_logits": torch.randn(B, T, 50), "teacher_logits": torch.randn(B, T, 50), "labels": labels}
+    (_, generated), (_, diverged) = tensors.hooked.values()
+    diverged(None, loss)  # a batch of the dataset
+    generated(None, {"model": trainer.teacher_model})
+    diverged(None, loss)
+    with torch.no_grad():  # an evaluation
+        generated(None, {"model": student})
+        diverged(None, loss)
+    assert heard.told == []
+    generated(None, {"model": student})
+    diverged(None, loss)
+    (told,) = heard.told
+    assert told["model_mask"].sum() == B * T - 1
+    both = [loss[name].log_softmax(-1).gather(2, labels.clamp(min=0)[..., None])[..., 0] for name in [*loss][:2]]
+    for ours, theirs in zip((told["logprobs"], told["ref_logprobs"]), both, strict=True):
+        assert torch.allclose(ours[labels >= 0], theirs[labels >= 0])
+
+
+def test_of_iw_opd_the_samplers_ratio_is_seen_too(heard):
+    tensors = IwOpdTensors(made(temperature=2.0, use_vllm=True), heard)
+    ((_, weighted),) = tensors.hooked.values()
+    logits, zeros = torch.randn(B, T, 50), torch.zeros(B, T)
+    labels = inputs()["completion_ids"]
+    weighted(None, {"student_logits": logits, "labels": labels, "teacher_actual_logprobs": zeros,
+                    "rollout_logprobs": zeros})  # fmt: skip
+    assert ["rollout_logprobs" in told for told in heard.told] == [True, False]
+    expected = (logits / 2).log_softmax(-1).gather(2, labels[..., None])[..., 0]
+    assert torch.allclose(heard.told[1]["logprobs"], expected)
 
 
 def test_nothing_of_the_graph_is_kept(heard):

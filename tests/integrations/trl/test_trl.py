@@ -27,10 +27,10 @@ HERE = Path(__file__).parent
 TRACKERS = ["mlflow", "tensorboard", "trackio", "wandb"]
 
 
-def counts(table, pair):
-    """Tokens of each slice of `pair`, as the diagnostics have counted them."""
+def counts(table, pair, column="count"):
+    """Tokens of each slice of `pair`, as the diagnostics have counted them, or another column."""
     rows = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-    return {row["slice"]: row["count"] for row in rows if row["pair"] == pair}
+    return {row["slice"]: row[column] for row in rows if row["pair"] == pair}
 
 
 def tokens_with_signal(calls, pair, kind="tokens"):
@@ -210,17 +210,16 @@ def others():
     """By name: trainer, settings, data, settings of its own, what else it takes, of those without ratios of tokens."""
     import trl
     from task import prompts
-    from train import model
     from trl.experimental import a2po, cpo, gkd, gmpo, iw_opd, online_dpo, orpo, sdft, sdpo, tpo
 
     pairs = [{"prompt": f"get {i}", "chosen": " 07", "rejected": " 70"} for i in range(32)]
     labelled = [{"prompt": p["prompt"], "completion": p["chosen"], "label": i % 2 == 0} for i, p in enumerate(pairs)]
     asked = [{"prompt": row["prompt"]} for row in prompts(32)]
     scored = {"reward_funcs": lambda completions, **_: [0.01 * len(str(said)) for said in completions]}
-    short = {"max_completion_length": 8}
+    short, long = ({"max_completion_length": most} for most in (8, 16))
     dialogues = [{"messages": [*row["prompt"], {"role": "assistant", "content": "07"}]} for row in prompts(32)]
     hinted = [row | {"privileged_context": "07"} for row in prompts(32)]
-    teacher = {"teacher_model": model}
+    teacher = {"teacher_model": taught}
     return {
         "sft": (trl.SFTTrainer, trl.SFTConfig, [{"text": "get 4 07"} for _ in range(32)], {}, {}),
         "dpo": (trl.DPOTrainer, trl.DPOConfig, pairs, {}, {}),
@@ -232,13 +231,24 @@ def others():
         "gmpo": (gmpo.GMPOTrainer, gmpo.GMPOConfig, prompts(32), short | {"num_iterations": 2}, scored),
         "a2po": (a2po.A2POTrainer, a2po.A2POConfig, prompts(32), short, scored),
         "sdpo": (sdpo.SDPOTrainer, sdpo.SDPOConfig, hinted, short, scored),
-        "sdft": (sdft.SDFTTrainer, sdft.SDFTConfig, hinted, short, {}),
-        "gkd": (gkd.GKDTrainer, gkd.GKDConfig, dialogues, {"max_new_tokens": 8}, teacher),
-        "iw_opd": (iw_opd.IWOPDTrainer, iw_opd.IWOPDConfig, dialogues, short, teacher),
+        "sdft": (compared(sdft.SDFTTrainer), sdft.SDFTConfig, hinted, long | {"num_iterations": 2}, {}),
+        "gkd": (compared(gkd.GKDTrainer), gkd.GKDConfig, dialogues, {"max_new_tokens": 16, "lmbda": 1.0}, teacher),
+        "iw_opd": (compared(iw_opd.IWOPDTrainer), iw_opd.IWOPDConfig, dialogues, long, teacher),
         "online_dpo": (online_dpo.OnlineDPOTrainer, online_dpo.OnlineDPOConfig, asked, {"max_new_tokens": 8}, scored),
         "distillation": (trl.DistillationTrainer, trl.DistillationConfig, asked, short, teacher),
         "reward": (trl.RewardTrainer, trl.RewardConfig, pairs, {}, {"model": scorer}),
     }  # fmt: skip
+
+
+def taught():
+    """The checkpoint as a teacher, which knows a little else."""
+    import torch
+    from train import model
+
+    teacher = model()
+    with torch.no_grad():
+        teacher.lm_head.weight.mul_(1.1)
+    return teacher
 
 
 def scorer():
@@ -250,6 +260,53 @@ def scorer():
     model = Qwen2ForSequenceClassification.from_pretrained(CHECKPOINT, num_labels=1, dtype=torch.float32)
     model.config._name_or_path = str(CHECKPOINT)
     return model
+
+
+def compared(kind):
+    """`kind` that also compares student and teacher itself, in plain torch, to hold the diagnostics against."""
+    import torch
+
+    class Compared(kind):
+        def __init__(self, *args, **kwargs):
+            self.calls = []
+            super().__init__(*args, **kwargs)
+
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            loss = super().compute_loss(model, inputs, *args, **kwargs)
+            if "labels" in inputs:
+                read = dict.fromkeys(("", "teacher_"), (inputs["input_ids"], inputs["attention_mask"]))
+                labels = inputs["labels"][:, 1:]
+            else:
+                labels = inputs["completion_ids"].where(inputs["completion_mask"] == 1, -100)
+                ids, mask = (torch.cat([inputs[f"prompt_{x}"], inputs[f"completion_{x}"]], 1) for x in ("ids", "mask"))
+                read = {"": (ids, mask), "teacher_": (inputs["teacher_input_ids"], inputs["teacher_attention_mask"])}
+            mine, ids = labels != -100, labels.clamp(min=0)[..., None]
+
+            def log_probabilities(of, name):
+                tokens, mask = read[name]
+                logits = of(input_ids=tokens, attention_mask=mask).logits[:, -ids.shape[1] - 1 : -1]
+                return logits.log_softmax(-1).gather(2, ids)[..., 0][mine]
+
+            with torch.no_grad():
+                student, teacher = log_probabilities(model, ""), log_probabilities(self.teacher_model, "teacher_")
+            old = inputs.get("old_per_token_logps")
+            moved = {"reference": student - teacher, "policy": student - (student if old is None else old[mine])}
+            call = {"step": self.state.global_step, "tokens": len(student), "log_ratios": moved["reference"].double()}
+            self.calls.append(call | {pair: float(r.abs().max()) for pair, r in moved.items()})
+            return loss
+
+    return Compared
+
+
+def compares_every_token(run):
+    """Whether the reference has all tokens of the steps with a signal, and their KL by plain torch."""
+    import torch
+
+    calls, table = run.trainer.calls, run.monitor.slices_table()
+    assert counts(table, "reference")["all"] == tokens_with_signal(calls, "reference") >= 200
+    r = torch.cat([call["log_ratios"] for call in calls if call["reference"] > NO_SIGNAL])
+    kl = float((torch.expm1(-r) + r).mean())
+    assert counts(table, "reference", "k3")["all"] == pytest.approx(kl, rel=1e-5)
 
 
 ALGORITHMS = {"sft": "sft", "dpo": "dpo", "kto": "dpo", "orpo": "dpo", "rloo": "grpo", "online_dpo": "dpo"}
@@ -270,7 +327,7 @@ def test_another_trainer_is_seen_by_what_it_logs_and_trains_as_without_us(tmp_pa
     def made():
         set_seed(0)
         args = config(**common(tmp_path) | {"max_steps": 4, "per_device_train_batch_size": 8} | settings)
-        given = {key: value() if value in (model, scorer) else value for key, value in more.items()}
+        given = {key: value() if key.endswith("model") else value for key, value in more.items()}
         given = {"model": model(), "train_dataset": Dataset.from_list(data), "processing_class": tokenizer()} | given
         return kind(args=args, **given)
 
@@ -287,7 +344,9 @@ def test_another_trainer_is_seen_by_what_it_logs_and_trains_as_without_us(tmp_pa
     assert outcome(ours) == outcome(plain)
     assert run.monitor.failures == []
     assert name not in ALGORITHMS or algorithm_of(run.monitor.config) == ALGORITHMS[name]
-    assert bool(run.monitor.slices_table().rows) == (name == "gmpo")
+    assert bool(run.monitor.slices_table().rows) == (name in {"gmpo", "gkd", "sdft", "iw_opd"})
+    if hasattr(ours, "calls"):
+        compares_every_token(run)
     names = {key for row in run.kept.own.values() for key in row}
     assert [key for key in key_map(names, "TRL").unmapped if not why_not(key, "TRL")] == []
     assert {"loss", "grad_norm", "train_runtime"} <= set(run.kept.own[4])
