@@ -291,9 +291,8 @@ def working(arguments: argparse.Namespace, folder: Path) -> Iterator[list[Any]]:
     for tracker in arguments.trackers:
         there = {result["number"] for result in _results(folder, tracker)}
         numbers = [n for n in range(arguments.first, arguments.first + arguments.programs) if n not in there]
-        for share in range(arguments.workers):
-            if part := numbers[share :: arguments.workers]:
-                shares.append((tracker, part, folder / f"{tracker}.jsonl", arguments.keep))
+        parts = filter(None, (numbers[share :: arguments.workers] for share in range(arguments.workers)))
+        shares += [(tracker, part, folder / f"{tracker}.jsonl", arguments.keep) for part in parts]
     processes = [get_context("spawn").Process(target=work, args=share) for share in shares]
     for process in processes:
         process.start()

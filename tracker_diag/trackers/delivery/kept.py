@@ -39,7 +39,7 @@ class Kept:
         return None
 
     def _later_half(self, full: Journal) -> Journal:
-        """Another journal with the later half of `full`, which goes once that is written: we may be killed meanwhile."""
+        """Another journal with the later half of `full`. That one goes last, as we may be killed at any moment."""
         lines = [line for _, line in full.entries()]
         fresh = journal_for(self._tracker, "-rows")
         fresh.append(*lines[len(lines) // 2 :])
