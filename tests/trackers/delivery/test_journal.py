@@ -153,6 +153,18 @@ def test_a_journal_of_another_machine_waits_until_its_process_must_be_dead(journ
     Journal.taken(away).close(keep=False)
 
 
+def test_it_is_synced_again_and_again(place, monkeypatch):
+    monkeypatch.setattr(module, "SYNCED_EVERY", 0.02)
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(fd), fsync(fd)))
+    journal = Journal.new("jsonl-1", ABOUT)
+    until = time.monotonic() + 60
+    while len(synced) < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert synced[:3] == [journal._fd] * 3
+    journal.close(keep=False)
+
+
 @pytest.mark.parametrize("room", [True, False])
 def test_what_earlier_processes_left_comes_first_with_what_they_had_delivered(place, room, monkeypatch):
     for number in (1, 2):
