@@ -1,14 +1,17 @@
 """The chaos suite: random programs against real trackers, each played without the diagnostics and with them.
 
-    python tests/chaos/chaos.py --programs 1000 [--trackers mlflow wandb ...] [--first 0] [--workers 4]
+    python tests/chaos/chaos.py --programs 1000 --out docs/chaos.json [--trackers mlflow wandb ...] [--workers 4]
 
 What the user logged has to be the same; what the diagnostics computed has to be in the tracker, after `tracker-diag
-flush` where a process died or its server was ill to the end. The figures go to docs/chaos.json. A program that fails
-is reported with its number: `--programs 1 --first NUMBER --keep` plays it again and leaves its files.
+flush` where a process died or its server was ill to the end. `--results FOLDER` keeps a line for each program, and a
+later run with the same folder plays only those that are missing: the figures are of all of them. A program that fails
+is reported with its number: `--programs 1 --first NUMBER --keep FOLDER` plays it again and leaves its files.
 """
 
 import argparse
+import gc
 import json
+import math
 import os
 import shutil
 import signal
@@ -213,7 +216,7 @@ def work(tracker: str, numbers: Sequence[int], out: Path, keep: Path | None) -> 
         if tracker == "mlflow":
             server = Server(folder, stack)
             os.environ["MLFLOW_TRACKING_URI"] = server.address
-        _warm(tracker)
+        _warm(tracker, folder / "warm", server)
         with out.open("a") as lines:
             for number in numbers:
                 place = (keep or folder) / f"{tracker}-{number}"
@@ -222,27 +225,33 @@ def work(tracker: str, numbers: Sequence[int], out: Path, keep: Path | None) -> 
                     result = check(program, place, server)
                 except Exception as error:  # the suite's own
                     result = {"wrong": [f"the suite itself: {error!r}"]}
-                lines.write(json.dumps({"number": number, "faults": program.faults, **result}) + "\n")
+                played = f"{datetime.now().astimezone():%Y-%m-%d}"
+                lines.write(json.dumps({"number": number, "played": played, "faults": program.faults, **result}) + "\n")
                 lines.flush()
                 if not keep:
                     shutil.rmtree(place, ignore_errors=True)
 
 
-def _warm(tracker: str) -> None:
-    """Import what each program needs, once."""
-    needed = {
-        "mlflow": (
-            "mlflow",
-            "sklearn.linear_model",
-            "tracker_diag.trackers.mlflow.write",
-            "tracker_diag.report.figures",
-        ),
-        "wandb": ("wandb", "wandb.sdk.launch.inputs.internal", "pandas"),
-        "tensorboard": ("tensorboard.compat", "torch.utils.tensorboard"),
-        "trackio": ("trackio", "pandas"),
-    }
-    for module in ("tracker_diag", "tracker_diag.cli.app", "tracker_diag.trackers.open", *needed[tracker]):
-        import_module(module)
+def _warm(tracker: str, place: Path, server: "Server | None") -> None:
+    """Import, once, what a program has imported when it ends, and load the rules."""
+    row = ("loss", "reward")
+    calls: list[tuple[str, tuple[Any, ...]]] = [("other", (what, 1)) for what in range(8)]
+    calls += [("observe", (1,)), *(("row", (how, dict.fromkeys(row, math.nan), 9, None)) for how in range(4))]
+    place.mkdir()
+
+    def play_all() -> None:
+        _play(Program(0, tracker, tuple(calls), ()), place, True, server)
+        with suppress(SystemExit):
+            _flush(place, server)
+        _read(tracker, server)(place)
+        (place / "modules").write_text("\n".join(sys.modules))
+
+    play.forked(play_all, place / "log")
+    for module in (place / "modules").read_text().splitlines():
+        with suppress(Exception):  # some only look like modules
+            import_module(module)
+    import_module("tracker_diag.rules.loader").catalog()
+    gc.freeze()
 
 
 def figures(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -263,7 +272,7 @@ def figures(results: list[dict[str, Any]]) -> dict[str, Any]:
         for kind in result["faults"] or ("none",):
             by_fault[kind] += 1
     return {
-        "played": f"{datetime.now().astimezone():%Y-%m-%d}",
+        "played": max(result["played"] for result in results),
         "programs": len(results),
         "with": dict(sorted(by_fault.items())),
         "wrong": sum(bool(result["wrong"]) for result in results),
@@ -278,12 +287,12 @@ def figures(results: list[dict[str, Any]]) -> dict[str, Any]:
 @contextmanager
 def working(arguments: argparse.Namespace, folder: Path) -> Iterator[list[Any]]:
     """Processes that play all programs, each a share of one tracker's."""
-    numbers = range(arguments.first, arguments.first + arguments.programs)
-    shares = [
-        (tracker, numbers[share :: arguments.workers], folder / f"{tracker}.jsonl", arguments.keep)
-        for tracker in arguments.trackers
-        for share in range(arguments.workers)
-    ]
+    shares = []
+    for tracker in arguments.trackers:
+        there = {result["number"] for result in _results(folder, tracker)}
+        numbers = [n for n in range(arguments.first, arguments.first + arguments.programs) if n not in there]
+        parts = filter(None, (numbers[share :: arguments.workers] for share in range(arguments.workers)))
+        shares += [(tracker, part, folder / f"{tracker}.jsonl", arguments.keep) for part in parts]
     processes = [get_context("spawn").Process(target=work, args=share) for share in shares]
     for process in processes:
         process.start()
@@ -295,6 +304,12 @@ def working(arguments: argparse.Namespace, folder: Path) -> Iterator[list[Any]]:
             process.join()
 
 
+def _results(folder: Path, tracker: str) -> list[dict[str, Any]]:
+    """What was played for `tracker`, a line for each program."""
+    file = folder / f"{tracker}.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=1000)
@@ -302,21 +317,24 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="processes a tracker")
     parser.add_argument("--trackers", nargs="+", choices=TRACKERS, default=list(TRACKERS))
     parser.add_argument("--keep", type=Path, help="folder that keeps the files of each program")
+    parser.add_argument("--results", type=Path, help="folder with a line for each program, also of earlier runs")
     parser.add_argument("--out", type=Path, help="the figures, as JSON")
     arguments = parser.parse_args()
     result = {}
     bad = 0
-    with tempfile.TemporaryDirectory() as folder:
-        with working(arguments, Path(folder)) as processes:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.results or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        with working(arguments, folder) as processes:
             for process in processes:
                 process.join()
         for tracker in arguments.trackers:
-            results = [json.loads(line) for line in (Path(folder) / f"{tracker}.jsonl").read_text().splitlines()]
+            results = _results(folder, tracker)
             for program in results:
                 for wrong in program["wrong"]:
                     print(f"{tracker} {program['number']} {program['faults']}: {wrong}")
             result[tracker] = figures(results)
-            bad += result[tracker]["wrong"] + (len(results) != arguments.programs)
+            bad += result[tracker]["wrong"] + (len(results) < arguments.programs)
             print(tracker, json.dumps(result[tracker]))
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -34,8 +34,8 @@ from pathlib import Path
 sys.path.insert(0, {str(SUITE.parent)!r})
 import chaos
 from tracker_diag.trackers.tensorboard.write import TensorBoardTracker
-write = TensorBoardTracker._write_records
-TensorBoardTracker._write_records = lambda self, step, records, at: write(self, step, records if step % 3 else [], at)
+write = TensorBoardTracker.write
+TensorBoardTracker.write = lambda self, step, entries, at: write(self, step, entries if step % 3 else [], at)
 chaos.work("tensorboard", range(6), Path(sys.argv[1]), None)
 """
     out = tmp_path / "lines.jsonl"

@@ -9,6 +9,8 @@ import pytest
 
 from tracker_diag import Monitor
 from tracker_diag.health import FOLDER
+from tracker_diag.records import Scalar
+from tracker_diag.trackers.delivery import kept
 from tracker_diag.trackers.delivery.journal import Journal
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.tracker import Metrics, Tracker
@@ -50,17 +52,33 @@ def trains(place, run):
             returned.write(b"%d\n" % step)
 
 
+def keeps(place):
+    """What W&B and Trackio may lose is halved again and again."""
+    os.environ[FOLDER] = str(place)
+    kept.LARGEST = 30_000
+    last = kept.Kept(File(place / "steps", "1"))
+    with (place / "returned").open("wb", buffering=0) as returned:
+        for step in range(1_000_000):
+            assert last.keep(step, [Scalar("diag/x", 1.0)], 0.0) is None
+            returned.write(b"%d\n" % step)
+
+
 def steps_in(file):
     """Those of its lines that were written whole."""
     return {int(line) for line in file.read_bytes().split(b"\n")[:-1]} if file.exists() else set()
 
 
+def forking():
+    """Processes that have imported all they need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "tracker_diag.trackers.delivery.outbox"])
+    return context
+
+
 def lost(kills, how, folder):
     """Steps whose `log` returned and that are nowhere, of two processes at a time; and how many there were."""
     chance, missing, seen = random.Random(how), [], 0
-    context = multiprocessing.get_context(how)
-    if how == "forkserver":
-        context.set_forkserver_preload([__name__, "tracker_diag.trackers.delivery.outbox"])
+    context = forking() if how == "forkserver" else multiprocessing.get_context(how)
     for kill in range(0, kills, 2):
         processes = {
             f"{number}": context.Process(target=trains, args=(folder, f"{number}")) for number in (kill, kill + 1)
@@ -82,6 +100,23 @@ def lost(kills, how, folder):
             seen += len(returned)
     assert not list(folder.glob("*.journal"))
     return missing, seen
+
+
+def test_a_kill_while_the_last_steps_are_halved_loses_none_of_the_later_half(tmp_path):
+    context, chance = forking(), random.Random(1)
+    for kill in range(12):
+        place = tmp_path / str(kill)
+        place.mkdir()
+        process = context.Process(target=keeps, args=(place,))
+        process.start()
+        while len(steps_in(place / "returned")) < 500:
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0, 0.05))
+        process.kill()
+        process.join()
+        left = {line["step"] for file in place.glob("*.journal") for _, line in Journal.taken(file).entries()}
+        last = max(steps_in(place / "returned"))
+        assert left >= {*range(last - 100, last + 1)}
 
 
 def test_ten_kills_lose_nothing(tmp_path):

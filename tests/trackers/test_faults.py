@@ -3,6 +3,7 @@
 Against a real MLflow server and store, partly through a proxy on loopback that misbehaves as it is told to.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -15,6 +16,7 @@ import time
 import pytest
 from typer.testing import CliRunner
 
+import tracker_diag as td
 from tests.trackers.forwarding import Forwarding
 from tracker_diag import Monitor
 from tracker_diag.cli.app import app
@@ -310,6 +312,29 @@ def test_flush_sends_no_credentials_to_whom_the_caller_has_not_named(proxy, jour
     done = CliRunner().invoke(app, ["flush", "--seconds", "1", "--to", proxy.address])
     assert asked
     assert "secret-token-of-mine" not in done.output
+
+
+@pytest.mark.usefixtures("journals")
+def test_a_run_is_watched_whose_server_is_down_at_the_first_steps(proxy, impatient, rng, make_batch):
+    import mlflow
+
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(proxy.address)
+    watcher = td.watch()
+    try:
+        run_id = mlflow.start_run().info.run_id
+        proxy.status, proxy.down = 502, True
+        for step in range(6):
+            proxy.down = step < 3
+            watcher.observe(**make_batch(rng))
+            with contextlib.suppress(mlflow.MlflowException):  # your own call, which fails without us too
+                mlflow.log_metric("loss", 1.0, step=step)
+        mlflow.end_run()
+        steps = mlflow.MlflowClient().get_metric_history(run_id, "diag/policy/text_only/p95")
+    finally:
+        watcher.close()
+        mlflow.set_tracking_uri(before)
+    assert {3, 4, 5} <= {point.step for point in steps}
 
 
 def test_a_password_in_the_address_is_written_nowhere(proxy, journals, impatient, caplog, capsys):

@@ -163,3 +163,17 @@ def test_a_loop_that_goes_on_after_the_diagnostics_are_closed(rng, make_batch, s
     assert [row for row in own(rows) if "final" in row] == [{"final": 1.0, "_step": 100}]
     steps = [row["diag/step"] for row in rows if P95 in row]
     assert steps == list(range(100))  # what had waited was appended at the end
+
+
+@pytest.mark.nightly
+def test_in_shared_mode_each_step_of_ours_is_a_row_of_its_own(rng, make_batch, stub, start):
+    run = wrap(start(mode="shared"))
+    for step, batch in growing(rng, make_batch, 8):
+        run.diag.observe(**batch)
+        run.log({"reward": step, "train/step": step})
+    run.finish()
+    rows = stub.history("run")
+    assert [row["reward"] for row in rows if "reward" in row] == list(range(8))
+    assert [row["diag/step"] for row in rows if P95 in row] == list(range(8))
+    assert not any("reward" in row and P95 in row for row in rows)
+    assert run.diag.failures == []

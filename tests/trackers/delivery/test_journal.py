@@ -159,6 +159,18 @@ def test_a_journal_of_another_machine_waits_until_its_process_must_be_dead(journ
     Journal.taken(away).close(keep=False)
 
 
+def test_it_is_synced_again_and_again(place, monkeypatch):
+    monkeypatch.setattr(module, "SYNCED_EVERY", 0.02)
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(fd), fsync(fd)))
+    journal = Journal.new("jsonl-1", ABOUT)
+    until = time.monotonic() + 60
+    while len(synced) < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert synced[:3] == [journal._fd] * 3
+    journal.close(keep=False)
+
+
 def test_what_an_earlier_process_could_not_deliver_comes_first(place):
     for run, number in (("1-2", 0), ("1", 1), ("1", 2)):
         journal = Journal.new(f"jsonl-{run}", {**ABOUT, "address": {"run": run}})

@@ -27,13 +27,19 @@ class Kept:
             self._journal = self._journal or journal_for(self._tracker, "-rows")
             self._journal.append(scalars_line(step, records, at))
             if self._journal.size > LARGEST:
-                lines = [line for _, line in self._journal.entries()]
-                self._journal.restart()
-                self._journal.append(*lines[len(lines) // 2 :])
+                self._journal = self._later_half(self._journal)
         except OSError as error:
             self._over = True
             return error
         return None
+
+    def _later_half(self, full: Journal) -> Journal:
+        """Another journal with the later half of `full`. That one goes last, as we may be killed at any moment."""
+        lines = [line for _, line in full.entries()]
+        fresh = journal_for(self._tracker, "-rows")
+        fresh.append(*lines[len(lines) // 2 :])
+        full.close(keep=False)
+        return fresh
 
     def close(self) -> None:
         """The tracker has all of it."""
