@@ -31,7 +31,7 @@ REFUSALS = 100
 """Times that a tracker may refuse something in one go."""
 
 CLOSE_WITHIN = 30.0
-"""Seconds that it waits at most, for one that is slow."""
+"""Seconds that it waits at most, for one that is slow; longer where the exit timeout is."""
 
 RETRY, RETRY_AT_MOST = 0.5, 30.0
 """Seconds until a failed delivery is tried again: at first, and after many that brought nothing."""
@@ -101,7 +101,7 @@ class Outbox(Tracker):
             if isinstance(entry, End):
                 with self._wake:
                     self._end = self._end or entry
-                    self._end_within(min(exit_timeout(), CLOSE_WITHIN), CLOSE_WITHIN)
+                    self._end_within(patience := exit_timeout(), max(patience, CLOSE_WITHIN))
 
     def close(self) -> None:
         """Wait for what is underway, as long as something gets through; what is left then stays in the journal."""
