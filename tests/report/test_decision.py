@@ -126,9 +126,9 @@ def test_an_outcome_that_the_cause_rests_on_has_a_tile_once():
     curves = {"eval_score": {80: 0.26, 160: 0.25}, "reward": {0: 0.2, 160: 0.95}}
     level = Reading("", "eval_score", False, 0.247, 0.264, at=90)
     far, harm, *_ = decide(summary(hacked, best=(level,), curves=curves)).tiles
-    assert (far.value, far.what) == ("0.2 → 0.95", "reward, at step 160")
+    assert (far.value, far.what) == ("0.2 → 0.95", "reward, its usual level and at step 160")
     assert harm.what.startswith("eval_score, mean 0.264")
-    assert harm.note == "may be noise so far"
+    assert harm.note == "no sure fall yet"
     alone = replace(hacked, evidence=(behind,))
     far, *_ = decide(summary(alone, best=(level,), curves=curves), "80 steps, 3.2 h").tiles
     assert (far.value, far.what, far.note) == ("80 steps", "since it began, 3.2 h", "seen at step 127")

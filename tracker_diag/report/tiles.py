@@ -110,7 +110,8 @@ def _how_far(summary: Summary, first: Finding, now: Now | None, ago: str, tone: 
     note = "; ".join(filter(None, [_other_slice(summary, now, first), ago]))
     if now.factor:
         return Tile(now.factor, f"{what}, {level}{unit} at step {now.step:,}", note, tone)
-    return Tile(level, f"{what}{unit and ','}{unit}, at step {now.step:,}", note, tone)
+    when = f"at step {now.step:,}" if now.usual is None else f"its usual level and at step {now.step:,}"
+    return Tile(level, f"{what}{unit and ','}{unit}, {when}", note, tone)
 
 
 def _other_slice(summary: Summary, now: Now, first: Finding) -> str:
@@ -165,7 +166,7 @@ def _harm(summary: Summary) -> Tile:
     if not proven and sinks is None and not lost < -SMALL:
         return Tile("no harm yet", _levels(summary, outcome))
     onset = sinks if began is None else began
-    when = f"worse since step {onset:,}" if onset is not None else "" if proven else "may be noise so far"
+    when = f"worse since step {onset:,}" if onset is not None else "" if proven else "no sure fall yet"
     value = f"{100 * lost:+.0f} %".replace("-", "\N{MINUS SIGN}") if abs(lost) < 10 else "lost"
     return Tile(value, _levels(summary, outcome), when, "error" if proven or sinks is not None else "warn")
 
