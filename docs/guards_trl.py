@@ -39,9 +39,11 @@ GUARDS: Mapping[str, tuple[Guard, ...]] = {
     "skip_batch": (acting("skip_batch"),),
     "rollback by a launcher": (acting("rollback"),),
 }
+LAUNCHED = ("none", "rollback by a launcher")
 ALL = "all of these"
 CASES: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
-    "TRL, learning rate": ({"rate_from": (0.5, 15.0)}, tuple(GUARDS)),
+    "TRL, learning rate": ({"rate_from": (0.5, 15.0)}, tuple(GUARDS)[:-1]),
+    "TRL, with a launcher": ({"rate_from": (0.5, 15.0)}, LAUNCHED),
     "TRL, healthy": ({}, (ALL,)),
 }
 

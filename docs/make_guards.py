@@ -34,6 +34,7 @@ MEASURES = {
 }
 """By figure of a run: its name, and whether it is compared as a ratio."""
 
+OF_TRL = ("reward", "logged", "p95", "ess", "reference p95")
 OF_DEMO = ("reward", "text", "narrow", "logged", "p95", "ess", "drift")
 
 Run = dict[str, Any]
@@ -86,7 +87,11 @@ def part(runs: Sequence[Run]) -> str:
             "",
             "GRPO of TRL:",
             "",
-            *_table(trl, ("reward", "logged", "p95", "ess", "reference p95")),
+            *_table(trl, OF_TRL),
+            "",
+            "The same with a launcher, which divides the learning rate by ten:",
+            "",
+            *_table(_of(runs, "TRL, with a launcher"), OF_TRL),
             "",
             f"All of these guards at once, in {len(healthy)} healthy runs of TRL: one of them acted in {acted}.",
             "",

@@ -42,7 +42,7 @@ def test_what_guards_do_to_training_is_told_from_its_results():
     runs = json.loads((ROOT / "docs" / "guards.json").read_text())
     assert GUARDS["part"](runs) in (ROOT / "docs" / "guards.md").read_text(), "run `make guards-study`"
     told = {(run["case"], run["guard"], run["seed"]) for run in runs}
-    assert len(told) == len(runs) == 8 * 18
+    assert len(told) == len(runs) == 8 * 20
 
 
 @pytest.mark.parametrize("row", SIMULATED["healthy"], ids=lambda row: row["algorithm"])

@@ -92,7 +92,7 @@ def _of_any_size(run: dict[str, Any]) -> str:
 {run["rows"]:,} rows went through `python tests/benchmarks/replay_rows.py --rows 1_000_000_000 --workers 2` in \
 {run["seconds"]:,.0f} s, on: {run["machine"]}. That is {run["rows"] / run["seconds"] / 1e6:.2f} million a second, and \
 {run["rows"] / run["cpu_seconds"] / 1e6:.2f} million per CPU second. All processes together had {early:.0f} MB after a \
-twentieth of the rows, {late:.0f} MB at the end, {most:.0f} MB at most. Pages that they share count in each.
+twentieth of the rows and {late:.0f} MB at the end. The most was {most:.0f} MB. Pages that they share count in each.
 """
 
 

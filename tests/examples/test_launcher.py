@@ -35,7 +35,7 @@ def test_a_training_that_a_guard_stopped_is_resumed_from_the_verified_checkpoint
             ended.append(state.global_step)
 
     monkeypatch.setitem(study["run"].__globals__, "_Updates", Kept)
-    fault, _ = study["CASES"]["TRL, learning rate"]
+    fault, _ = study["CASES"]["TRL, with a launcher"]
     made = study["run"](fault, study["GUARDS"]["rollback by a launcher"], 0)
     (first, _), (step, weights) = begun
     assert (first, ended[1]) == (0, study["STEPS"])
