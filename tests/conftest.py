@@ -90,7 +90,7 @@ def journals(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.getbasetemp() / f"of-test-{next(COUNT)}"  # `mktemp` looks at all folders before it
     folder.mkdir()
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(folder))
-    monkeypatch.setenv("TRACKER_DIAG_EXIT_TIMEOUT", "60")  # a busy machine is no server that is down
+    monkeypatch.setenv("TRACKER_DIAG_EXIT_TIMEOUT", "30")  # a busy machine is no server that is down
     return folder
 
 
