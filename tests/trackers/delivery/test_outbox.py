@@ -121,9 +121,10 @@ def picture(step):
 
 
 @pytest.fixture
-def quick(monkeypatch):
+def quick(monkeypatch, journals):
     monkeypatch.setattr(module, "RETRY", 0.02)
     monkeypatch.setattr(module, "CLOSE_WITHIN", 1.0)
+    monkeypatch.setenv("TRACKER_DIAG_EXIT_TIMEOUT", "1")  # the end takes the longer of the two
 
 
 @pytest.mark.slow
@@ -309,12 +310,15 @@ def test_what_neither_disk_nor_tracker_took_by_the_end_is_counted():
 
 
 @pytest.mark.slow
-def test_a_tracker_that_hangs_does_not_hold_up_the_end_for_long(quick):
+def test_a_tracker_that_hangs_holds_up_the_end_as_long_as_was_set(quick, monkeypatch):
+    monkeypatch.setenv("TRACKER_DIAG_EXIT_TIMEOUT", "2")  # longer than `CLOSE_WITHIN` here
     tracker = Fake()
     outbox = Outbox(tracker)
     tracker.ready.clear()
     outbox.write(0, records(0), 0.0)
+    start = time.monotonic()
     ended(outbox)  # and it comes back, though the tracker does not
+    assert time.monotonic() - start >= 2
     (error,) = outbox.tally.taken()[1]
     assert "tracker-diag flush" in str(error)
     tracker.ready.set()

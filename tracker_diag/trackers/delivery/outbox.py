@@ -99,9 +99,10 @@ class Outbox(Tracker):
             self._put(scalars_line(step, records, at), pictures)
         for entry in entries:
             if isinstance(entry, End):
+                patience = exit_timeout()
                 with self._wake:
                     self._end = self._end or entry
-                    self._end_within(patience := exit_timeout(), max(patience, CLOSE_WITHIN))
+                    self._end_within(patience, max(patience, CLOSE_WITHIN))
 
     def close(self) -> None:
         """Wait for what is underway, as long as something gets through; what is left then stays in the journal."""
