@@ -32,7 +32,7 @@ def numbers(result: dict[str, Any]) -> Iterator[Row]:
     slower = max(row["sketch"] / row["memcpy"] for row in large)
     yield "the same over memcpy", "≤ 8", f"{slower:.1f}", slower <= 8
     faster = [row["np.percentile"] / row["by numpy"] for row in large]
-    measured = " to ".join(f"{x:.0f}" for x in sorted({min(faster), max(faster)}))
+    measured = " to ".join(f"{x:.1f}" for x in sorted({min(faster), max(faster)}))
     yield "the same without the kernel: times faster than np.percentile", "≥ 5", measured, min(faster) >= 5
     worst = max(row["error"] for row in times)
     yield "quantiles: largest relative error", "≤ 0.40 %", f"{worst:.2%}", worst <= 0.004
@@ -49,8 +49,9 @@ def numbers(result: dict[str, Any]) -> Iterator[Row]:
     if rivals:
         measured = f"{ours / max(rivals):.1f}"
         yield "the same over the faster of polars' and DuckDB's exact quantiles", "> 1", measured, ours > max(rivals)
-    beyond = result["imported"]["tracker_diag"] - result["imported"]["numpy"]
-    yield "import tracker_diag: CPU beyond numpy", "≤ 0.3 s", f"{beyond:.2f} s", beyond <= 0.3
+    ours, alone = result["imported"]["tracker_diag"], result["imported"]["numpy"]
+    measured = f"{ours:.2f} s, numpy alone {alone:.2f} s"  # it imports numpy where it is used
+    yield "import tracker_diag: CPU beyond that of numpy", "≤ 0.3 s", measured, ours - alone <= 0.3
     limits = (
         ("the same, by the clock", 5, step["observe, default"]),
         ("log after it", 4, step["log, default"]),
