@@ -98,13 +98,13 @@ def keep(monitor: object, modules: Iterable[str], *, same: bool) -> None:
         same: whether losses and gradients are as without us.
     """
     files = {name: str(getattr(sys.modules.get(name), "__file__", "")) for name in modules}
-    found = {
+    result = {
         "steps": monitor.summary().steps,
         "same": same,
-        "failures": [str(one) for one in monitor.failures],
+        "failures": [str(failure) for failure in monitor.failures],
         "ran": [name for name, file in files.items() if file.startswith(sys.argv[1])],
     }
-    Path(sys.argv[2]).write_text(json.dumps(found))
+    Path(sys.argv[2]).write_text(json.dumps(result))
 
 
 def compare(losses: Callable, hook: str, modules: Iterable[str]) -> None:

@@ -53,7 +53,7 @@ def test_late_diagnostics_come_to_their_own_step():
     assert run.notes == ("rows without a step, left out: 1, first after row 2",)
 
 
-def testdefinitions_in_of_the_server():
+def test_the_axes_that_a_run_of_the_server_has_defined():
     metrics = [{"1": "train/global_step"}, {"2": "*", "5": 1}, {"1": "val", "4": "epoch"}, {"1": "odd", "5": 9}]
     found = [("*", "train/global_step"), ("val", "epoch")]
     assert definitions_in({"_wandb": {"value": {"m": metrics}}}) == definitions_in({"_wandb": {"m": metrics}}) == found

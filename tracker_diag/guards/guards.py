@@ -154,7 +154,7 @@ class Guards:
         return (self.checkpoints.table(),) if self.checkpoints.changed else ()
 
     def close(self) -> tuple[Table, ...]:
-        """The register as it is at the end."""
+        """The table of all checkpoints, for the end of the run; nothing if there are none."""
         return (self.checkpoints.table(),) if self.checkpoints else ()
 
     def state_dict(self) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def _verdict(took: list[float], wrong: list[str], calls: int, concurrency: int, 
 
 
 def outputs_check(answers: Sequence[Any]) -> Check:
-    """Whether the `answers` of a tool have one form, the same fields, and none is far longer than the others."""
+    """Whether all `answers` of a tool have the same form and fields, and none is far longer than the median."""
     if len(answers) < FEWEST_ANSWERS:
         return unchecked(OUTPUTS, f"{len(answers)} answers", GIVE_KINDS)
     forms = Counter(map(_form, answers))

@@ -33,7 +33,7 @@ OF = "diag_of"
 """Setting of the second run: the id of yours."""
 
 
-class Beside(Tracker):
+class SummaryTracker(Tracker):
     """What a row of yours has no place for.
 
     Tables and alerts go to `run`, tables into its summary. Without it, in a process of `tracker-diag flush`, all goes

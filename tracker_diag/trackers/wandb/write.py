@@ -3,7 +3,7 @@
 The rows of a run are yours. We never create or close one, and never change its number. The diagnostics of a step go
 into the row of your call that evaluates it, or of your next one. `diag/step` says which step it is. If you observe more
 steps than you log rows, the other steps wait on disk until the end. Another process then brings them to a run of its
-own: `Beside`. No run is begun in your process, as W&B might take it for yours.
+own: `SummaryTracker`. No run is begun in your process, as W&B might take it for yours.
 """
 
 import os
@@ -44,7 +44,7 @@ from tracker_diag.trackers.tracker import (
     writing_of_ours,
 )
 from tracker_diag.trackers.wandb import listen, read
-from tracker_diag.trackers.wandb.summary import MORE, STEP, Beside, media
+from tracker_diag.trackers.wandb.summary import MORE, STEP, SummaryTracker, media
 
 ABOUT_THE_SERVER = ("API_KEY", "BASE_URL", "IDENTITY_TOKEN_FILE", "SILENT", "ERROR_REPORTING")
 SAME = {f"WANDB_{name}" for name in (*ABOUT_THE_SERVER, "CONFIG_DIR", "CACHE_DIR", "DATA_DIR")}
@@ -58,7 +58,7 @@ class WandbTracker(Tracker):
     """
 
     name = "wandb"
-    takes = (Metrics, *Beside.takes)
+    takes = (Metrics, *SummaryTracker.takes)
     library = "wandb"
     local = True
 
@@ -83,7 +83,7 @@ class WandbTracker(Tracker):
         """The steps that found no row of yours."""
         self._steps_more = 0
         self._process = os.getpid()
-        self._rest = Outbox(Beside(address_of(run), run))
+        self._rest = Outbox(SummaryTracker(address_of(run), run))
         self.tally = self._rest.tally
         self._kept = Kept(self._rest.inner)
         """W&B loses its last rows when the process is killed: it writes blocks of 32 KiB."""
@@ -103,7 +103,7 @@ class WandbTracker(Tracker):
         if isinstance(target, Name):
             target = read.finished_address(target, f"{cls.name}:{target}")
         if isinstance(target, Address):
-            return Beside(target)
+            return SummaryTracker(target)
         module = sys.modules.get("wandb")
         run: Any = getattr(module, "run", None)
         if target is None:
