@@ -67,7 +67,7 @@ def parted_first(against: Against) -> str:
     first = next(iter(against.parted), None)
     if first is None or first is _outcome(against):
         return ""
-    return f"{name_of(first.series)} parted first, {since(against.axis, first)}"
+    return f"first to differ: {name_of(first.series)}, {since(against.axis, first)}"
 
 
 def _outcome(against: Against) -> Parted | None:
