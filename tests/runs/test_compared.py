@@ -56,9 +56,9 @@ def test_a_calm_comparison_is_short_and_says_that_seeds_are_needed(rng):
     assert "more seeds would tell luck from effect" in shown
 
 
-def test_the_first_line_to_read_is_what_parted_first_with_both_curves(rng):
+def test_the_first_line_to_read_is_what_differs_first_with_both_curves(rng):
     shown = lines(compare(judged(rng, "a"), judged(rng, "b", 8.0)))
-    first = next(at for at, line in enumerate(shown) if line.startswith("parted first  "))
+    first = next(at for at, line in enumerate(shown) if line.startswith("first  "))
     assert "post_tool/p95 since about step 10" in shown[first]
     assert shown[first + 1].startswith("  A 0.0")
     assert "×" in shown[first + 1]

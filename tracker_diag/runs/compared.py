@@ -1,4 +1,4 @@
-"""A comparison in words and in the terminal: the consequence, what parted first, settings and incidents."""
+"""A comparison in words and in the terminal: the consequence, what differs first, settings and incidents."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def on_screen(comparison: Comparison) -> RenderableType:
 
 
 def headline(comparison: Comparison) -> str:
-    """The consequence of each arm in one line: what became of the outcome, and what parted first."""
+    """The consequence of each arm in one line: what became of the outcome, and what differs first."""
     return "; ".join(consequence(against) for against in comparison.others)
 
 
@@ -139,7 +139,7 @@ def _body(comparison: Comparison, against: Against) -> list[RenderableType]:
     parts: list[RenderableType] = [rows]
     few = _room(against) if len(comparison.others) == 1 else 1
     for series in against.parted[:few]:
-        parts += _drawn(comparison, against, series, "then" if len(parts) > 1 else "parted first")
+        parts += _drawn(comparison, against, series, "then" if len(parts) > 1 else "first")
     rest = labelled(LABELS)
     if later := against.parted[few:]:
         next_two = [f"{cut(series.series, 34)} {since(against.axis, series)}" for series in later[:2]]
