@@ -1,13 +1,14 @@
 """The course of a series over a whole run: its best level so far, and whether what it had gained is lost.
 
 It is for outcomes such as reward or evaluation, whose scale, sign and noise are not known beforehand. Everything is
-compared with the series itself: its noise from row to row, and what it had gained up to its best. A level is the mean
-of a tenth of the run, three rows at least. For a fall that noise hides there, it is the mean of a quarter.
+compared with the series itself: its noise from row to row, and what it had gained up to its best. detect/scan.py says
+whether windows of the series differ by more than chance; here is what else makes a fall one that matters.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tracker_diag.detect.levels import (
     SHORTEST,
     SPLITS,
     Levels,
+    Rows,
     gain_at,
     largest_fall,
     levels_of,
@@ -25,33 +27,25 @@ from tracker_diag.detect.levels import (
     rows_of,
 )
 from tracker_diag.detect.means import BlockMeans
+from tracker_diag.detect.scan import Drop, drops
 from tracker_diag.errors import SourceError
 
 FEWEST = 10
 """Rows from which on a course can be judged."""
-PARTS = (10, 4)
-"""A level is the mean of this part of the run. A fall that noise hides in a tenth may be sure in a quarter."""
+PART = 10
+"""A level is the mean of this part of the run."""
 WANDER = 2.5
-"""Times as far as the level has gone the other way, at least."""
+"""Times as far as the level has gone the other way, at least, before a series sinks."""
 EFFECT = 4.0
-"""Standard deviations of the noise of a row that a fall needs, where nothing had been gained for sure before: what many
-rows make sure may still be too small to matter."""
-SURE = 5.0
-"""Standard errors of the difference of two levels by which one is below the best: the best is one of many."""
-AGAIN = 1.2
-"""Times as sure in the wider levels: a second look is a second chance to be wrong."""
-FAR = 6.0
-"""How many times as far a fall must go as any rise, to be no chance."""
-LEARNT = 0.25
-"""Part of such a fall that had been gained before, at least: a run's first rows say little of how it wanders."""
-STAYS = 15
+"""Standard deviations of a row that a fall needs, where nothing had been gained for sure before: what many rows make
+sure may still be too small to matter."""
+HELD = 6
+"""Rows on the high side of a fall, at least, and a quarter of all, if nothing had been gained: the first rows of a run
+are often odd."""
+STAYS = 30
 """A fall is one if it is seen for a row and this part of the run: at the first rows a few low ones look like one."""
 DIP = 3
 """Rows that it must be seen again for each on which it is not."""
-FEW = 2.0
-"""By this over √n both limits are wider with n values: what tells the noise is itself a sample."""
-RISEN = 3.5
-"""Standard errors by which the best level is above the first of a series that has risen."""
 CLEAR = 2.0
 """How many times as far a rise that only ranks show must go as any fall on the way."""
 BACK = 2 / 3
@@ -65,6 +59,18 @@ STEP = 1.25
 its level after a tenth of the run gains 1.33, one that rises steadily 1.73."""
 REGAINED = 0.7
 """Part of its largest fall by which a series that has learnt nothing may end above its first level."""
+
+
+@lru_cache(16)
+def drops_of(rows: Rows, surer: float) -> tuple[Drop, ...]:
+    """Those of the last values of `rows`. Several rules look at the same series."""
+    return tuple(drops(rows.y, surer))
+
+
+@lru_cache(16)
+def rises_of(rows: Rows) -> tuple[Drop, ...]:
+    """Later windows that are above those of the first values: drops of the series read backwards."""
+    return tuple(drops(rows.y[::-1]))
 
 
 @dataclass(frozen=True)
@@ -122,57 +128,85 @@ class Course:
     """Factor to the limits of a fall that are a matter of chance."""
     rows: int = 0
     _blocks: BlockMeans = field(default_factory=BlockMeans)
-    _part: int = PARTS[0]
-    """The part of the run of which levels are means: that in which the fall was seen."""
     _seen: int = 0
-    """Rows on which it was."""
-    _fallen: bool = False
-    """Whether it was seen for long enough, and the level has not come back."""
-    _since: int = 0
-    """The step at which that was so."""
-    _at: "dict[int, Levels]" = field(default_factory=dict[int, Levels], compare=False)
-    """Its course, by the part of the run that a level is the mean of, until the next block."""
+    """Rows on which a fall was seen."""
+    _top: float | None = None
+    """The level that was lost; None unless it has fallen and has not come back."""
+    _top_step: int = 0
+    _low: float = 0.0
+    """The lowest level since."""
 
     def append(self, step: int, value: float) -> None:
         """Take the next value."""
         self.rows += 1
-        if not self._blocks.append(step, value):
+        if not self._blocks.append(step, value) or len(self._blocks.means) < FEWEST:
             return
-        self._at = {}
-        part, size = self._looks_down(), self._blocks.size
-        self._seen = self._seen + size if part else max(0, self._seen - DIP * size)
-        if part and not self._fallen and self._seen >= 1 + self.rows / STAYS:
-            self._fallen, self._part, self._since = True, part, step
-        elif self._fallen:
-            self._fallen = not self._is_back()
-        if not self._fallen:
-            self._part = PARTS[0]
+        size, drop = self._blocks.size, self._drop()
+        self._seen = self._seen + size if drop else max(0, self._seen - DIP * size)
+        if self._top is not None:
+            self._low = min(self._low, self._now())
+            if self._now() >= self._low + BACK * (self._top - self._low):
+                self._top, self._seen = None, 0
+        elif drop and self._seen >= 1 + self.rows / STAYS:
+            self._top, self._top_step, self._low = drop.top, self._blocks.ends[drop.at + drop.width - 1], self._now()
 
     @property
     def has_fallen(self) -> bool | None:
         """Whether it has fallen, and is not back near its best; None with fewer than `FEWEST` rows."""
-        return self._fallen if len(self._blocks.means) >= FEWEST else None
-
-    def _is_back(self) -> bool:
-        """Whether the best level came after the fall, or the last one is `BACK` of the way up."""
-        at = self._stands(self._part)
-        low = float(at.levels[at.best :].min())
-        is_new = self._blocks.ends[at.best + at.width - 1] > self._since
-        return is_new or at.now >= low + BACK * (at.top - low)
+        return self._top is not None if len(self._blocks.means) >= FEWEST else None
 
     def fall(self) -> Fall | None:
         """The course of the series; None with fewer than `FEWEST` rows."""
-        return (
-            replace(self._judged(self._part), lost=bool(self.has_fallen)) if len(self._blocks.means) >= FEWEST else None
-        )
+        if len(self._blocks.means) < FEWEST:
+            return None
+        at, sign = self._levels(), self._sign
+        if self._top is None:
+            return Fall(sign * at.top, self._blocks.ends[at.best + at.width - 1], sign * min(at.now, at.top),
+                        self._blocks.ends[-1], lost=False)  # fmt: skip
+        now = self._now()
+        middle = np.convolve(at.y, np.full(SHORTEST, 1 / SHORTEST), "valid") >= self._top - (self._top - now) / 4
+        high = int(np.flatnonzero(middle)[-1]) if middle.any() else -1
+        below = np.flatnonzero(at.y[high + 1 :] < self._top - (self._top - now) / 4)
+        onset = self._blocks.ends[high + 1 + int(below[0])] if len(below) else self._blocks.ends[-1]
+        return Fall(sign * self._top, self._top_step, sign * now, onset, lost=True)
+
+    def _drop(self) -> Drop | None:
+        """The first pair of windows that differ by so much that what was gained is lost."""
+        at, gained = self._levels(), self._gained()  # wide windows blur what was gained
+        if float(at.levels.max()) - float(at.y[-SHORTEST:].mean()) <= self.lost * gained:
+            return None
+        enough = EFFECT * at.rows.noise * self.surer
+        for drop in drops_of(at.rows, self.surer):
+            down = drop.top - drop.now
+            high = int(np.count_nonzero(at.y > drop.now + down / 2))
+            matters = drop.is_gained or (down > enough and high >= max(HELD, len(at.y) / 4))
+            if matters and down > self.lost * max(drop.gained, gained):
+                return drop
+        return None
+
+    def _gained(self) -> float:
+        """How far the best level of a tenth is above the lowest before it."""
+        at = self._levels()
+        return at.top - float(at.levels[: at.best + 1].min())
+
+    def _now(self) -> float:
+        """The last level, by as few rows as show a fall."""
+        width = max(SHORTEST, math.ceil(len(self._blocks.means) / STAYS))
+        return self._sign * float(np.mean(self._blocks.means[-width:]))
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.rising else -1.0
 
     def sinks(self) -> tuple[int, float] | None:
         """The step from which on every row is as low as after a fall, and their mean; None with fewer than `SHORTEST`.
 
         It is said long before a fall is: a level is made of more rows, and a few low ones may be chance.
         """
-        at, sign = self._stands(), 1.0 if self.rising else -1.0
-        least = self._least(at, self._gained(), at.fall_before_best)
+        at, sign = self._levels(), self._sign
+        least = max(
+            self.lost * self._gained(), self.surer * WANDER * at.fall_before_best, self.surer * EFFECT * at.rows.noise
+        )
         since = int(np.flatnonzero(at.y >= at.top - least)[-1]) + 1
         if len(at.y) - since < SHORTEST:
             return None
@@ -182,11 +216,10 @@ class Course:
         """What has been gained; None with fewer than `FEWEST` rows."""
         if len(self._blocks.means) < FEWEST:
             return None
-        at, sign = self._stands(), 1.0 if self.rising else -1.0
+        at, sign = self._levels(), self._sign
         # The best level of those that share no row with the first one.
-        gained, noise, wider = float(at.later.max()) - at.first, at.rows.noise, 1 + FEW / math.sqrt(len(at.y))
-        wander = max(at.fall_before_best, at.noise_of_levels)
-        by_levels = gained > wider * min(RISEN * at.error, FAR * wander)
+        gained, noise = float(at.later.max()) - at.first, at.rows.noise
+        by_levels = bool(rises_of(at.rows))
         rose = gained > noise and (
             by_levels or at.ranks_higher or (at.ranks_far and gained > CLEAR * at.fall_before_best)
         )
@@ -205,7 +238,7 @@ class Course:
 
         A series that has just fallen below its first level is said not to. Needs `FEWEST` rows.
         """
-        at = self._stands()
+        at = self._levels()
         low = at.first - EFFECT * at.rows.noise
         if at.now < low <= float(at.levels[int(LATELY * len(at.levels))]):
             return False
@@ -221,7 +254,7 @@ class Course:
         `SHORTEST` rows are below nearly all others. A tenth of a long run may come after all learning. Needs `FEWEST`
         rows.
         """
-        at = self._stands()
+        at = self._levels()
         if at.now < at.first - EFFECT * at.rows.noise:
             return False
         last = slice(-max(SHORTEST, len(at.y) // 5), None)
@@ -235,75 +268,18 @@ class Course:
             return False
         return all(gain_at(at.rows.ranks, int(len(at.y) * part), doubt=0.0) <= BARELY for part in SPLITS)
 
-    def _looks_down(self) -> int | None:
-        """The part of the run by whose levels the rows so far look like a fall; None if they do not."""
-        if len(self._blocks.means) < FEWEST:
-            return None
-        return next((part for part in PARTS if self._may_be_down(part) and self._judged(part).lost), None)
-
-    def _may_be_down(self, part: int) -> bool:
-        """Whether the last level may lie low enough; at most rows a glance tells that it does not."""
-        at = self._stands(part)
-        top = int(np.argmax(at.levels))
-        drop, gained = at.levels[top] - at.levels[-1], at.levels[top] - at.levels[: top + 1].min()
-        if drop <= self.lost * gained:
-            return False
-        return bool(drop > self.surer * min(SURE * at.error, FAR * at.noise_of_levels))
-
-    def _stands(self, part: int = PARTS[0]) -> Levels:
-        if part not in self._at:
-            self._at[part] = levels_of(rows_of(tuple(self._blocks.means), 1.0 if self.rising else -1.0), part)
-        return self._at[part]
-
-    def _judged(self, part: int) -> Fall:
-        """What the rows so far look like, by levels that are means of a `part`th of the run."""
-        at, sign = self._stands(part), 1.0 if self.rising else -1.0
-        y, levels, width, best, top = at.y, at.levels, at.width, at.best, at.top
-        now = min(at.now, top)
-        drop, before, since = top - now, levels[: best + 1], levels[best:]
-        # Wide levels blur what was gained.
-        gained = max(top - float(before.min()), self._gained())
-        # Down on the way to the best, or up since: what only wanders has fallen as far before, or has come back since.
-        wander = max(at.fall_before_best, largest_fall(-since))
-        quarter = top - drop / 4
-        high = best + int(np.flatnonzero(since >= quarter)[-1])
-        began = len(y) - 1
-        if high + 1 < len(levels):  # a level is low some rows after the first low one
-            low = y[high + 1 : high + width] < quarter
-            began = high + width - int(np.argmin(low[::-1]) if not low.all() else len(low))
-        wider = self.surer * (1 + FEW / math.sqrt(len(y))) * (1.0 if part == PARTS[0] else AGAIN)
-        sure, stays = drop > SURE * wider * at.error, self._stands().width
-        learnt = best >= width and gained > LEARNT * drop
-        far = learnt and drop > FAR * wider * max(wander, at.noise_of_levels)
-        return Fall(
-            best=sign * top,
-            best_step=self._blocks.ends[best + width - 1],
-            now=sign * now,
-            onset=self._blocks.ends[began],
-            lost=(sure or far) and drop > self._least(at, gained, wander) and len(levels) - 1 - high >= stays,
-        )
-
-    def _gained(self) -> float:
-        """How far the best level of a tenth of the run is above the lowest before it."""
-        at = self._stands()
-        return at.top - float(at.levels[: at.best + 1].min())
-
-    def _least(self, at: Levels, gained: float, wander: float) -> float:
-        """How far a level is below the best, at least, if what was gained is lost."""
-        is_sure = gained > SURE * (1 + FEW / math.sqrt(len(at.y))) * at.error
-        matters = 0.0 if is_sure else self.surer * EFFECT * at.rows.noise
-        return max(self.lost * gained, self.surer * WANDER * wander, matters)
+    def _levels(self) -> Levels:
+        return levels_of(rows_of(tuple(self._blocks.means), self._sign), PART)
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""
-        return {"rows": self.rows, "blocks": self._blocks.state_dict(), "part": self._part, "seen": self._seen,
-                "fallen": self._fallen, "since": self._since}  # fmt: skip
+        return {"rows": self.rows, "blocks": self._blocks.state_dict(), "seen": self._seen, "top": self._top,
+                "top_step": self._top_step, "low": self._low}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken; SourceError if it is none."""
         blocks = state["blocks"]
         if len(blocks["means"]) != len(blocks["ends"]) or blocks["size"] < 1:
             raise SourceError(f"course: {len(blocks['means'])} means with {len(blocks['ends'])} ends given")
-        self.rows, self._blocks, self._at = state["rows"], BlockMeans(**blocks), {}
-        self._part, self._seen = state["part"], state["seen"]
-        self._fallen, self._since = state["fallen"], state["since"]
+        self.rows, self._blocks, self._seen = state["rows"], BlockMeans(**blocks), state["seen"]
+        self._top, self._top_step, self._low = state["top"], state["top_step"], state["low"]

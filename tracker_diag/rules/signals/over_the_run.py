@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from tracker_diag.detect.course import FEWEST, SURE, Course
+from tracker_diag.detect.course import FEWEST, Course
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.observed import Observed
@@ -15,6 +15,8 @@ from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import LOST_AFTER, Place
 from tracker_diag.rules.signals.base import CLOSED, Signal
 
+USUAL = 5.0
+"""Deviations beyond which chance is rare enough, at the usual number of runs between false alarms."""
 LEAST = 1e-6
 """A loss counts as at least this."""
 
@@ -35,7 +37,7 @@ class OverTheRun(Signal):
         """Values that it needs."""
         self._enough = 0
         """Rows of the run that it needs, with or without a value."""
-        self._limit = at.settings.limit(SURE) / SURE
+        self._limit = at.settings.limit(USUAL) / USUAL
         self._is_loss = self._series.definition.unit == "loss"
         """A loss falls by factors, so its gains and losses are measured on a log scale."""
         self._course = self._new_course()

@@ -1,0 +1,106 @@
+"""Whether the last values of a series are below earlier ones by more than chance: a scan over pairs of windows.
+
+The windows have 3, 6, 12, ... values. A score is the difference of two means in standard errors, by the series' own
+noise. Its limit depends on the number of values and on their autocorrelation. One level series in 1,000 exceeds it at
+any look of a whole run. Read the series backwards, and the same test says whether it has risen since its first values.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracker_diag.stats.arrays import Float64Array
+
+SHORTEST = 3
+"""Values of a window, at least."""
+SHARE = 30
+"""A window has this part of the values, at least: a few are no level of a long run."""
+ODD = 4.0
+"""Deviations by which a value differs from the median of itself and its neighbours, if it is odd."""
+ENDS = (10, 14, 20, 30, 45, 70, 110, 180, 256)
+"""A row of `LIMITS` is for at least so many values, and fewer than the next."""
+CUTS = (-0.3, -0.1, 0.1, 0.3, 0.5, 0.65)
+"""The columns of `LIMITS` are parted at these autocorrelations."""
+LIMITS = (
+    (10.6, 11.4, 11.7, 12.5, 12.9, 18.1, 18.1),
+    (10.1, 10.5, 11.9, 12.7, 13.1, 11.3, 11.3),
+    (9.4, 11.1, 11.8, 12.0, 12.3, 12.3, 12.3),
+    (8.3, 10.2, 12.5, 13.2, 11.9, 11.9, 11.9),
+    (6.5, 9.6, 11.2, 12.2, 12.0, 12.0, 12.0),
+    (6.9, 6.9, 8.6, 10.7, 11.3, 11.3, 11.3),
+    (6.0, 6.0, 7.1, 8.9, 11.0, 10.9, 10.9),
+    (6.2, 6.2, 6.2, 7.3, 10.4, 10.4, 10.4),
+)
+"""Scores that one of 1,000 level series exceeds: `python tests/benchmarks/falls.py --table` prints them."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """The last window of a series against its best earlier one of some width."""
+
+    top: float
+    now: float
+    at: int
+    """Where the best window begins."""
+    width: int
+    """Of the best window."""
+    gained: float
+    """How far the best window is above the lowest one of its width before it."""
+    is_gained: bool
+    """Whether that is more than chance as well."""
+
+
+def drops(y: Float64Array, surer: float = 1.0) -> list[Drop]:
+    """Pairs of windows of `y` (n,), n ≥ 10, that differ by more than `surer` times the limit."""
+    n = len(y)
+    (sigma,), (rho,) = noise(y[None])
+    limit = surer * sigma * limit_of(n, rho)
+    sums = np.concatenate([[0.0], np.cumsum(without_odd(y[None], np.array([sigma]))[0])])
+    found: list[Drop] = []
+    fitting = widths(n)
+    now = {late: float(sums[n] - sums[n - late]) / late for late in fitting}
+    for early in fitting:
+        levels = (sums[early:] - sums[:-early]) / early
+        tops = np.maximum.accumulate(levels)
+        for late in (width for width in fitting if early + width <= n):
+            top = float(tops[n - late - early])
+            if top - now[late] > limit * math.sqrt(1 / early + 1 / late):
+                at = int(np.searchsorted(tops, top))
+                gained = top - float(levels[: at + 1].min())
+                found.append(Drop(top, now[late], at, early, gained, gained > limit * math.sqrt(2 / early)))
+    return found
+
+
+def noise(y: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Deviation and first autocorrelation of `y` (series, n) about its level, the median of a sixth around each value.
+
+    A median keeps to both sides of a fall, so the fall is no noise. Rare values are, such as one success in 20 rows.
+    """
+    side = max(SHORTEST, y.shape[1] // 12)
+    padded = np.pad(y, ((0, 0), (side, side)), mode="edge")
+    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * side + 1, axis=1)
+    rest = y - np.partition(around, side, axis=2)[:, :, side]
+    squares = (rest**2).sum(axis=1) + np.finfo(np.float64).tiny
+    # About a steady course a median leaves nothing: there the second differences count, normal ones 1.95 in the mean.
+    turns = np.abs(y[:, 2:] - 2 * y[:, 1:-1] + y[:, :-2]).mean(axis=1) / 1.95
+    return np.maximum(np.sqrt(squares / y.shape[1]), turns), (rest[:, 1:] * rest[:, :-1]).sum(axis=1) / squares
+
+
+def without_odd(y: Float64Array, sigma: Float64Array) -> Float64Array:
+    """`y` (series, n) with each odd value as the median of itself and its neighbours; at an end, of the last three."""
+    before, here, after = y[:, :-2], y[:, 1:-1], y[:, 2:]
+    middle = np.maximum(np.minimum(before, here), np.minimum(np.maximum(before, here), after))
+    medians = np.concatenate([middle[:, :1], middle, middle[:, -1:]], axis=1)
+    return np.where(np.abs(y - medians) > ODD * sigma[:, None], medians, y)
+
+
+def widths(n: int) -> list[int]:
+    """Those of windows for `n` values, half of them at most."""
+    fitting = [SHORTEST * 2**k for k in range(8) if SHORTEST * 2**k <= n // 2]
+    return [width for width in fitting if width * SHARE >= n]
+
+
+def limit_of(n: int, rho: float) -> float:
+    """What a score must exceed for `n` values with this autocorrelation."""
+    return LIMITS[int(np.searchsorted(ENDS, n, side="right")) - 1][int(np.searchsorted(CUTS, rho, side="right"))]
