@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from tracker_diag.detect.growth import GrowthSettings
-from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, UNSURE
+from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, UNSURE, explains
 from tracker_diag.rules.judge import Judge
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.logged import inputs_of
@@ -41,7 +41,8 @@ def of_incidents(summary: Summary) -> Iterator[str]:
         for symptom in incident.symptoms:
             unsure = sum(UNSURE * (finding.fired - finding.onset) for finding in (incident.cause, symptom))
             leads = symptom.rule.id in incident.cause.rule.leads_to and symptom.severity != "info"
-            if leads and incident.cause.onset - symptom.onset > unsure:
+            is_part = any(explains(whole, symptom) for whole in incident.findings)
+            if leads and not is_part and incident.cause.onset - symptom.onset > unsure:
                 yield f"{incident.id} begins after its symptom {symptom.rule.id} at {symptom.onset}"
 
 

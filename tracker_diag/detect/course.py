@@ -64,13 +64,13 @@ REGAINED = 0.7
 @lru_cache(16)
 def drops_of(rows: Rows, surer: float) -> tuple[Drop, ...]:
     """Those of the last values of `rows`. Several rules look at the same series."""
-    return tuple(drops(rows.y, surer))
+    return tuple(drops(rows.y, *rows.scatter, surer))
 
 
 @lru_cache(16)
 def rises_of(rows: Rows) -> tuple[Drop, ...]:
     """Later windows that are above those of the first values: drops of the series read backwards."""
-    return tuple(drops(rows.y[::-1]))
+    return tuple(drops(rows.y[::-1], *rows.scatter))
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,6 @@ class Gain:
     than earlier ones; rows that depend may seem so by chance."""
     keeps: bool
     """Whether the last level has at least `KEPT` of the gain from first to best, but for its noise."""
-    surely: bool
-    """Whether it rose by its levels, whatever its ranks say."""
     firmly: bool
     """Whether it keeps that without allowance for noise."""
 
@@ -219,19 +217,21 @@ class Course:
         at, sign = self._levels(), self._sign
         # The best level of those that share no row with the first one.
         gained, noise = float(at.later.max()) - at.first, at.rows.noise
-        by_levels = bool(rises_of(at.rows))
-        rose = gained > noise and (
-            by_levels or at.ranks_higher or (at.ranks_far and gained > CLEAR * at.fall_before_best)
-        )
+        far = gained > CLEAR * at.fall_before_best
+        rose = gained > noise and (at.ranks_higher or (at.ranks_far and far) or bool(rises_of(at.rows)))
         lost = KEPT * gained - (at.now - at.first)
         return Gain(
             first=sign * at.first,
             now=sign * at.now,
             rose=rose,
             keeps=lost <= noise / math.sqrt(at.width),
-            surely=rose and by_levels,
             firmly=lost <= 0,
         )
+
+    def rose_surely(self) -> bool:
+        """Whether some later window is above the first ones, whatever the ranks say. Needs `FEWEST` rows."""
+        at = self._levels()
+        return float(at.later.max()) - at.first > at.rows.noise and bool(rises_of(at.rows))
 
     def never_rose(self) -> bool:
         """Whether no part of the run, except the first rows, is higher than what came before but by chance.

@@ -5,10 +5,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from tracker_diag.detect import scan
 from tracker_diag.detect.noise import (
     DOUBT,
-    dependence,
-    error_of_difference,
     medians_of,
     noise_of,
     ranks_of,
@@ -40,8 +39,8 @@ class Rows:
         return noise_of(self.y)
 
     @once
-    def dependence(self) -> tuple[float, float]:
-        return dependence(self.y)
+    def scatter(self) -> tuple[Float64Array, Float64Array]:
+        return scan.noise(self.y[None])
 
     @once
     def ranks(self) -> Float64Array:
@@ -63,11 +62,6 @@ class Levels:
         self.levels: Float64Array = np.add.reduce(self._windows, axis=1) / self.width
 
     @once
-    def noise_of_levels(self) -> float:
-        """Two standard deviations of the difference of two levels of independent rows."""
-        return 2 * self.rows.noise * math.sqrt(2 / self.width)
-
-    @once
     def ranks_higher(self) -> bool:
         """Whether later rows lie higher than earlier ones by their ranks, by more than chance."""
         return any(gain_at(self.rows.ranks, split, DOUBT) > RANKED for split in self._splits)
@@ -80,10 +74,6 @@ class Levels:
     @property
     def _splits(self) -> set[int]:
         return {split for part in SPLITS[:-1] if (split := int(len(self.y) * part)) >= SHORTEST}
-
-    @once
-    def error(self) -> float:
-        return error_of_difference(*self.rows.dependence, self.width)
 
     @once
     def fall_before_best(self) -> float:

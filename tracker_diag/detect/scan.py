@@ -18,6 +18,8 @@ SHARE = 30
 """A window has this part of the values, at least: a few are no level of a long run."""
 ODD = 4.0
 """Deviations by which a value differs from the median of itself and its neighbours, if it is odd."""
+ROUNDING = 1e-9
+"""Part of the largest value that is no noise but rounding."""
 ENDS = (10, 14, 20, 30, 45, 70, 110, 180, 256)
 """A row of `LIMITS` is for at least so many values, and fewer than the next."""
 CUTS = (-0.3, -0.1, 0.1, 0.3, 0.5, 0.65)
@@ -51,12 +53,14 @@ class Drop:
     """Whether that is more than chance as well."""
 
 
-def drops(y: Float64Array, surer: float = 1.0) -> list[Drop]:
-    """Pairs of windows of `y` (n,), n ≥ 10, that differ by more than `surer` times the limit."""
+def drops(y: Float64Array, sigma: Float64Array, rho: Float64Array, surer: float = 1.0) -> list[Drop]:
+    """Pairs of windows of `y` (n,), n ≥ 10, that differ by more than `surer` times the limit.
+
+    `sigma` and `rho`, both (1,), are the `noise` of `y`; it is the same for `y` read backwards.
+    """
     n = len(y)
-    (sigma,), (rho,) = noise(y[None])
-    limit = surer * sigma * limit_of(n, rho)
-    sums = np.concatenate([[0.0], np.cumsum(without_odd(y[None], np.array([sigma]))[0])])
+    limit = surer * float(sigma[0]) * limit_of(n, float(rho[0]))
+    sums = np.concatenate([[0.0], np.cumsum(without_odd(y[None], sigma)[0])])
     found: list[Drop] = []
     fitting = widths(n)
     now = {late: float(sums[n] - sums[n - late]) / late for late in fitting}
@@ -84,7 +88,10 @@ def noise(y: Float64Array) -> tuple[Float64Array, Float64Array]:
     squares = (rest**2).sum(axis=1) + np.finfo(np.float64).tiny
     # About a steady course a median leaves nothing: there the second differences count, normal ones 1.95 in the mean.
     turns = np.abs(y[:, 2:] - 2 * y[:, 1:-1] + y[:, :-2]).mean(axis=1) / 1.95
-    return np.maximum(np.sqrt(squares / y.shape[1]), turns), (rest[:, 1:] * rest[:, :-1]).sum(axis=1) / squares
+    least = ROUNDING * np.abs(y).max(axis=1)
+    return np.maximum(np.maximum(np.sqrt(squares / y.shape[1]), turns), least), (rest[:, 1:] * rest[:, :-1]).sum(
+        axis=1
+    ) / squares
 
 
 def without_odd(y: Float64Array, sigma: Float64Array) -> Float64Array:

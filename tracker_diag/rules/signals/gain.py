@@ -69,9 +69,10 @@ class Gain(OverTheRun):
         if gain is None:
             return self._too_early
         if self.sure:
-            return gain.surely and gain.firmly
+            return gain.firmly and self._course.rose_surely()
         # A series counts as risen as soon as that is certain.
-        return not gain.surely and (self.holds or self._course.never_rose() or self._course.ends_as_it_began())
+        has_not = self.holds or self._course.never_rose() or self._course.ends_as_it_began()
+        return has_not and not self._course.rose_surely()
 
     def _decided_reading(self) -> Reading:
         gain = self._course.gain()
