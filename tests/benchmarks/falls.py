@@ -30,7 +30,7 @@ from tracker_diag.trackers.open import read_run
 
 ALPHA = 1e-3
 """Part of level series that may exceed the limits at any look of a run."""
-STRONGEST = 0.6
+STRONGEST = 0.75
 SERIES = 8_000
 SEEN = 0.02
 """Part of the level series that must reach a cell of the table; other cells are as the nearest one."""

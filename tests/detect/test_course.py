@@ -267,18 +267,18 @@ def test_a_mean_over_the_last_rows_is_seldom_taken_for_a_gain_where_nothing_is_l
 
     def gain(seed):
         noise = np.random.default_rng(seed).normal(size=rows + episodes - 1)
-        return course(np.convolve(noise, np.ones(episodes) / episodes, "valid")).gain()
+        return course(np.convolve(noise, np.ones(episodes) / episodes, "valid"))
 
-    found = [one for seed in range(200) if (one := gain(seed)).keeps]
-    assert sum(one.rose for one in found) <= most
-    assert sum(one.surely for one in found) <= 12
+    found = [one for seed in range(200) if (one := gain(seed)).gain().keeps]
+    assert sum(one.gain().rose for one in found) <= most
+    assert sum(one.rose_surely() for one in found) <= 12
 
 
 @pytest.mark.nightly
 def test_noise_about_one_level_hardly_ever_rose():
     found = [course(np.random.default_rng(seed).normal(size=60)) for seed in range(200)]
     assert sum(one.gain().rose for one in found) <= 2
-    assert sum(one.gain().surely for one in found) <= 1
+    assert sum(one.rose_surely() for one in found) <= 1
     assert sum(nothing_gained(np.random.default_rng(seed).normal(size=60)) for seed in range(200)) >= 190
 
 

@@ -46,6 +46,8 @@ STAYS = 30
 """A fall is one if it is seen for a row and this part of the run: at the first rows a few low ones look like one."""
 DIP = 3
 """Rows that it must be seen again for each on which it is not."""
+RISEN = 1.75
+"""Factor to the limits of chance for a sure rise: what has risen for sure excuses much."""
 CLEAR = 2.0
 """How many times as far a rise that only ranks show must go as any fall on the way."""
 BACK = 2 / 3
@@ -68,9 +70,9 @@ def drops_of(rows: Rows, surer: float) -> tuple[Drop, ...]:
 
 
 @lru_cache(16)
-def rises_of(rows: Rows) -> tuple[Drop, ...]:
+def rises_of(rows: Rows, surer: float) -> tuple[Drop, ...]:
     """Later windows that are above those of the first values: drops of the series read backwards."""
-    return tuple(drops(rows.y[::-1], *rows.scatter))
+    return tuple(drops(rows.y[::-1], *rows.scatter, surer))
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ class Course:
         # The best level of those that share no row with the first one.
         gained, noise = float(at.later.max()) - at.first, at.rows.noise
         far = gained > CLEAR * at.fall_before_best
-        rose = gained > noise and (at.ranks_higher or (at.ranks_far and far) or bool(rises_of(at.rows)))
+        rose = gained > noise and (at.ranks_higher or (at.ranks_far and far) or bool(rises_of(at.rows, 1.0)))
         lost = KEPT * gained - (at.now - at.first)
         return Gain(
             first=sign * at.first,
@@ -231,7 +233,7 @@ class Course:
     def rose_surely(self) -> bool:
         """Whether some later window is above the first ones, whatever the ranks say. Needs `FEWEST` rows."""
         at = self._levels()
-        return float(at.later.max()) - at.first > at.rows.noise and bool(rises_of(at.rows))
+        return float(at.later.max()) - at.first > at.rows.noise and bool(rises_of(at.rows, RISEN))
 
     def never_rose(self) -> bool:
         """Whether no part of the run, except the first rows, is higher than what came before but by chance.
