@@ -61,7 +61,7 @@ def drops(y: Float64Array, sigma: Float64Array, rho: Float64Array, surer: float 
     n = len(y)
     limit = surer * float(sigma[0]) * limit_of(n, float(rho[0]))
     sums = np.concatenate([[0.0], np.cumsum(without_odd(y[None], sigma)[0])])
-    found: list[Drop] = []
+    pairs: list[Drop] = []
     fitting = widths(n)
     now = {late: float(sums[n] - sums[n - late]) / late for late in fitting}
     for early in fitting:
@@ -72,8 +72,8 @@ def drops(y: Float64Array, sigma: Float64Array, rho: Float64Array, surer: float 
             if top - now[late] > limit * math.sqrt(1 / early + 1 / late):
                 at = int(np.searchsorted(tops, top))
                 gained = top - float(levels[: at + 1].min())
-                found.append(Drop(top, now[late], at, early, gained, gained > limit * math.sqrt(2 / early)))
-    return found
+                pairs.append(Drop(top, now[late], at, early, gained, gained > limit * math.sqrt(2 / early)))
+    return pairs
 
 
 def noise(y: Float64Array) -> tuple[Float64Array, Float64Array]:
