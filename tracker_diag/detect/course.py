@@ -33,7 +33,7 @@ from tracker_diag.errors import SourceError
 FEWEST = 10
 """Rows from which on a course can be judged."""
 PART = 10
-"""A level is the mean of this part of the run."""
+"""A level is the mean of this part of the run, three rows at least."""
 WANDER = 2.5
 """Times as far as the level has gone the other way, at least, before a series sinks."""
 EFFECT = 4.0
