@@ -35,7 +35,7 @@ FEWEST = 10
 PART = 10
 """A level is the mean of this part of the run, three rows at least."""
 WANDER = 2.5
-"""Times as far as the level has gone the other way, at least, before a series sinks."""
+"""Times as far as the level has gone the other way, at least, where nothing had been gained for sure."""
 EFFECT = 4.0
 """Standard deviations of a row that a fall needs, where nothing had been gained for sure before: what many rows make
 sure may still be too small to matter."""
@@ -175,7 +175,7 @@ class Course:
         at, gained = self._levels(), self._gained()  # wide windows blur what was gained
         if float(at.levels.max()) - float(at.y[-SHORTEST:].mean()) <= self.lost * gained:
             return None
-        enough = EFFECT * at.rows.noise * self.surer
+        enough = self.surer * max(EFFECT * at.rows.noise, WANDER * self._swing(), gained)
         for drop in drops_of(at.rows, self.surer):
             down = drop.top - drop.now
             high = int(np.count_nonzero(at.y > drop.now + down / 2))
@@ -188,6 +188,11 @@ class Course:
         """How far the best level of a tenth is above the lowest before it."""
         at = self._levels()
         return at.top - float(at.levels[: at.best + 1].min())
+
+    def _swing(self) -> float:
+        """How far the level has fallen on the way to its best, or has come up since."""
+        at = self._levels()
+        return max(at.fall_before_best, largest_fall(-at.levels[at.best :]))
 
     def _now(self) -> float:
         """The last level, by as few rows as show a fall."""
