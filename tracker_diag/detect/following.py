@@ -12,6 +12,7 @@ import numpy as np
 
 from tracker_diag.detect.means import BlockMeans
 from tracker_diag.detect.noise import noise_of
+from tracker_diag.detect.scan import chance
 from tracker_diag.stats.arrays import Float64Array
 
 FEWEST = 6
@@ -67,7 +68,7 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     Levels of `follower` are means of an eighth of its values, three at least; those of `leader` are means over the same
     steps. They have parted if since some earlier level
 
-    - `leader` has gained a quarter of its range beyond its best until then, and more than its noise;
+    - `leader` has gained a quarter of its range beyond its best until then, and more than by chance, as detect/scan.py has it;
     - `follower` has surely gained less than a quarter of what it would have at its pace until then; or it never had a
       pace, and `leader` has gained half of its range. `follower` has then surely gained less than a twentieth of the
       relative gain; in one unit, if it never rose, less than a quarter of the gain.
@@ -92,7 +93,7 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     sure = math.sqrt(2 * math.log(n)) * (1 + FEW / n)
     error = sure * noise_of(y) * math.sqrt(2 / width)
     rows = np.minimum(stops - starts, stops[-1] - starts[-1])
-    unsure = sure * noise_of(x) * np.sqrt(2 / rows)[earlier]
+    unsure = chance(x) * np.sqrt(2 / rows)[earlier]
     best = np.maximum.accumulate(rewards)[earlier]
     gained, followed = rewards[-1] - best, levels[-1] - levels[earlier]
     reach = float(np.ptp(rewards))

@@ -108,6 +108,12 @@ def widths(n: int) -> list[int]:
     return [width for width in fitting if width * SHARE >= n]
 
 
+def chance(y: Float64Array) -> float:
+    """What no difference of two values of `y` (n,) exceeds by chance; of means of m values it is 1/√m of that."""
+    (sigma,), (rho,) = noise(y[None])
+    return float(sigma) * limit_of(len(y), float(rho))
+
+
 def limit_of(n: int, rho: float) -> float:
     """What a score must exceed for `n` values with this autocorrelation."""
-    return LIMITS[int(np.searchsorted(ENDS, n, side="right")) - 1][int(np.searchsorted(CUTS, rho, side="right"))]
+    return LIMITS[max(int(np.searchsorted(ENDS, n, side="right")) - 1, 0)][int(np.searchsorted(CUTS, rho, side="right"))]
