@@ -54,13 +54,6 @@ def test_scale_and_shift_change_nothing(rng, scale):
     assert fallen(scale * (y - 3))
 
 
-def test_read_backwards_a_rise_is_a_drop_of_the_same_noise(rng):
-    y = np.concatenate([level(rng, 20), level(rng, 40) + 8])
-    assert not drops(y, *noise(y[None]))
-    assert drops(y[::-1], *noise(y[None]))
-    np.testing.assert_allclose(noise(y[None]), noise(y[None, ::-1]))
-
-
 def test_one_odd_value_makes_no_drop_and_rare_successes_are_noise(rng):
     y = level(rng, 60)
     y[0], y[-1] = 40.0, -40.0

@@ -46,8 +46,12 @@ STAYS = 30
 """A fall is one if it is seen for a row and this part of the run: at the first rows a few low ones look like one."""
 DIP = 3
 """Rows that it must be seen again for each on which it is not."""
-RISEN = 1.75
-"""Factor to the limits of chance for a sure rise: what has risen for sure excuses much."""
+FAR = 6.0
+"""How many times as far a rise must go as any fall on the way, to be no chance."""
+FEW = 2.0
+"""By this over √n both limits of a rise are wider with n values: what tells the noise is itself a sample."""
+RISEN = 3.5
+"""Standard errors by which the best level is above the first of a series that has risen."""
 CLEAR = 2.0
 """How many times as far a rise that only ranks show must go as any fall on the way."""
 BACK = 2 / 3
@@ -67,12 +71,6 @@ REGAINED = 0.7
 def drops_of(rows: Rows, surer: float) -> tuple[Drop, ...]:
     """Those of the last values of `rows`. Several rules look at the same series."""
     return tuple(drops(rows.y, *rows.scatter, surer))
-
-
-@lru_cache(16)
-def rises_of(rows: Rows, surer: float) -> tuple[Drop, ...]:
-    """Later windows that are above those of the first values: drops of the series read backwards."""
-    return tuple(drops(rows.y[::-1], *rows.scatter, surer))
 
 
 @dataclass(frozen=True)
@@ -225,7 +223,7 @@ class Course:
         # The best level of those that share no row with the first one.
         gained, noise = float(at.later.max()) - at.first, at.rows.noise
         far = gained > CLEAR * at.fall_before_best
-        rose = gained > noise and (at.ranks_higher or (at.ranks_far and far) or bool(rises_of(at.rows, 1.0)))
+        rose = gained > noise and (at.ranks_higher or (at.ranks_far and far) or self._rises(at, gained))
         lost = KEPT * gained - (at.now - at.first)
         return Gain(
             first=sign * at.first,
@@ -236,9 +234,15 @@ class Course:
         )
 
     def rose_surely(self) -> bool:
-        """Whether some later window is above the first ones, whatever the ranks say. Needs `FEWEST` rows."""
+        """Whether it rose by its levels, whatever its ranks say. Needs `FEWEST` rows."""
         at = self._levels()
-        return float(at.later.max()) - at.first > at.rows.noise and bool(rises_of(at.rows, RISEN))
+        gained = float(at.later.max()) - at.first
+        return gained > at.rows.noise and self._rises(at, gained)
+
+    @staticmethod
+    def _rises(at: Levels, gained: float) -> bool:
+        wander = max(at.fall_before_best, at.noise_of_levels)
+        return gained > (1 + FEW / math.sqrt(len(at.y))) * min(RISEN * at.error, FAR * wander)
 
     def never_rose(self) -> bool:
         """Whether no part of the run, except the first rows, is higher than what came before but by chance.

@@ -68,7 +68,7 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     Levels of `follower` are means of an eighth of its values, three at least; those of `leader` are means over the same
     steps. They have parted if since some earlier level
 
-    - `leader` has gained a quarter of its range beyond its best until then, and more than by chance, as detect/scan.py has it;
+    - `leader` has gained a quarter of its range beyond its best until then, and more than by chance (detect/scan.py);
     - `follower` has surely gained less than a quarter of what it would have at its pace until then; or it never had a
       pace, and `leader` has gained half of its range. `follower` has then surely gained less than a twentieth of the
       relative gain; in one unit, if it never rose, less than a quarter of the gain.

@@ -8,6 +8,8 @@ import numpy as np
 from tracker_diag.detect import scan
 from tracker_diag.detect.noise import (
     DOUBT,
+    dependence,
+    error_of_difference,
     medians_of,
     noise_of,
     ranks_of,
@@ -39,6 +41,10 @@ class Rows:
         return noise_of(self.y)
 
     @once
+    def dependence(self) -> tuple[float, float]:
+        return dependence(self.y)
+
+    @once
     def scatter(self) -> tuple[Float64Array, Float64Array]:
         return scan.noise(self.y[None])
 
@@ -60,6 +66,15 @@ class Levels:
         shape, y = (len(self.y) - self.width + 1, self.width), self.y
         self._windows: Float64Array = np.ndarray(shape, y.dtype, y, 0, 2 * y.strides)
         self.levels: Float64Array = np.add.reduce(self._windows, axis=1) / self.width
+
+    @once
+    def noise_of_levels(self) -> float:
+        """Two standard deviations of the difference of two levels of independent rows."""
+        return 2 * self.rows.noise * math.sqrt(2 / self.width)
+
+    @once
+    def error(self) -> float:
+        return error_of_difference(*self.rows.dependence, self.width)
 
     @once
     def ranks_higher(self) -> bool:

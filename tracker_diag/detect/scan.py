@@ -2,7 +2,7 @@
 
 The windows have 3, 6, 12, ... values. A score is the difference of two means in standard errors, by the series' own
 noise. Its limit depends on the number of values and on their autocorrelation. One level series in 1,000 exceeds it at
-any look of a whole run. Read the series backwards, and the same test says whether it has risen since its first values.
+any look of a whole run.
 """
 
 import math
@@ -56,7 +56,7 @@ class Drop:
 def drops(y: Float64Array, sigma: Float64Array, rho: Float64Array, surer: float = 1.0) -> list[Drop]:
     """Pairs of windows of `y` (n,), n ≥ 10, that differ by more than `surer` times the limit.
 
-    `sigma` and `rho`, both (1,), are the `noise` of `y`; it is the same for `y` read backwards.
+    `sigma` and `rho`, both (1,), are the `noise` of `y`.
     """
     n = len(y)
     limit = surer * float(sigma[0]) * limit_of(n, float(rho[0]))
@@ -116,4 +116,5 @@ def chance(y: Float64Array) -> float:
 
 def limit_of(n: int, rho: float) -> float:
     """What a score must exceed for `n` values with this autocorrelation."""
-    return LIMITS[max(int(np.searchsorted(ENDS, n, side="right")) - 1, 0)][int(np.searchsorted(CUTS, rho, side="right"))]
+    row = max(int(np.searchsorted(ENDS, n, side="right")) - 1, 0)
+    return LIMITS[row][int(np.searchsorted(CUTS, rho, side="right"))]
