@@ -176,7 +176,7 @@ class Run:
             self._out.events(step.step, [plain(seen)], (), ())
 
     def _inputs(self, own: Mapping[str, float]) -> StepInputs:
-        """The metrics of a step, and what is known of its tensors besides their statistics."""
+        """The metrics of a step, and what else is known of its tensors."""
         return StepInputs(
             own,
             absent=readout.absent(self.windows, self.silence.reach),
