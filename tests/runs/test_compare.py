@@ -128,17 +128,13 @@ def test_an_incident_of_one_run_alone_is_told_with_its_arm(rng):
     assert "NUM004" not in {incident.rule for incident in both.incidents}
 
 
-def test_a_schedule_that_differs_is_a_setting(rng):
+def test_a_schedule_that_differs_parts_as_any_other_series(rng):
     def scheduled(rate):
         return {step: row | {"learning_rate": rate * (1 - step / 400)} for step, row in rows(rng).items()}
 
-    one = compare(judged(scheduled(1e-4), "a"), judged(scheduled(3e-4), "b")).others[0]
-    (setting,) = one.settings
-    assert (setting.name, setting.reference, setting.other) == (
-        "learning_rate", ("7.51e-05, as logged",), ("0.000225, as logged",),
-    )  # fmt: skip
-    assert compare(judged(scheduled(1e-4), "a"), judged(scheduled(1e-4), "b")).others[0].settings == ()
-    assert not one.parted
+    (parted,) = compare(judged(scheduled(1e-4), "a"), judged(scheduled(3e-4), "b")).others[0].parted
+    assert (parted.series, parted.by) == ("learning_rate", pytest.approx(3.0, rel=0.01))
+    assert not compare(judged(scheduled(1e-4), "a"), judged(scheduled(1e-4), "b")).others[0].parted
 
 
 def test_runs_with_other_units_of_steps_are_aligned_by_their_shares(rng):

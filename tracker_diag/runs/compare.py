@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -29,14 +29,10 @@ MACHINE_METRICS = frozenset({
     "memory_reserved", "memory_limit", "utilisation", "rank_time_ratio", "concurrency",
 })  # fmt: skip
 """Metrics of the machine and its load. They differ between two runs with the same settings."""
-SCHEDULED = frozenset({"learning_rate", "kl_target", "length_limit"})
-"""Metrics that follow a schedule, which is a setting."""
 FEWEST_OF_OUTCOME = 6
 """Values of a reward or an evaluation, at least: three parts with two values each."""
 MAY_DIFFER = 3.0
 """Standard errors by which the ends of two outcomes differ that nobody can call alike."""
-SAME = 0.01
-"""Two schedules are the same if their median difference is at most this part of the larger."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +178,7 @@ def _against(reference: tuple[Diagnosis, ...], arm: Arm) -> Against:
     axis = aligned([run.run for run in whole])
     parted, alike, unjudged = list[Parted](), list[str](), _only_one(reference, other)
     for name in common:
-        if name.partition(":")[0] in MACHINE_METRICS | SCHEDULED or _repeats_another(name, common):
+        if name.partition(":")[0] in MACHINE_METRICS or _repeats_another(name, common):
             continue
         result = _judged(name, whole, axis, len(reference))
         if isinstance(result, Parted):
@@ -198,7 +194,7 @@ def _against(reference: tuple[Diagnosis, ...], arm: Arm) -> Against:
         alike=tuple(alike),
         unjudged=unjudged,
         left_out=tuple(key for key in whole[0].keys.unmapped if all(key in run.keys.unmapped for run in whole[1:])),
-        settings=(*differing(reference, other), *_schedules(reference, other, axis)),
+        settings=differing(reference, other),
         incidents=(*_new(other, reference, arm.label), *_new(reference, other, "A")),
     )  # fmt: skip
 
@@ -295,20 +291,6 @@ def _unsure(points: Sequence[Points], axis: Axis, references: int, *, few: bool)
 def _back(level: float, *, log: bool) -> float:
     """`level` on the scale of the series; capped, since exp overflows above 709."""
     return math.exp(min(level, 700.0)) if log else level
-
-
-def _schedules(reference: Sequence[Diagnosis], other: Sequence[Diagnosis], axis: Axis) -> Iterable[Setting]:
-    """Scheduled settings that were logged, where the schedules of the two arms differ."""
-    whole = (*reference, *other)
-    for name in sorted(SCHEDULED & {*_shared(whole)}):
-        runs = [_levels(_points(run, name, axis), axis, PARTS, log=False) for run in whole]
-        with np.errstate(all="ignore"):
-            before, after = np.mean(runs[: len(reference)], axis=0), np.mean(runs[len(reference) :], axis=0)
-            difference = np.abs(after - before) / np.maximum(np.abs(before), np.abs(after))
-        difference = np.nan_to_num(difference[np.isfinite(before) & np.isfinite(after)])
-        if len(difference) and float(np.median(difference)) > SAME:
-            first, second = (f"{float(np.nanmedian(levels)):.3g}, as logged" for levels in (before, after))
-            yield Setting(name, (first,), (second,), evaluation=False)
 
 
 def _new(having: Sequence[Diagnosis], lacking: Sequence[Diagnosis], label: str) -> list[NewIncident]:
