@@ -93,4 +93,3 @@ def test_a_text_of_a_megabyte_and_binary_in_it(chats):
     big = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "go on\0 " * 150_000}]
     found = json.loads(run(chats([{"messages": big}]), "--json").stdout)
     assert found["totals"]["repeat_ratio"] == 1.0
-    assert list(found["marked"].values()) == ["repeats itself"]

@@ -10,7 +10,6 @@ from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.aggregates import aggregates
 from tracker_diag.samples.judged import judge_samples
-from tracker_diag.samples.marks import marks
 from tracker_diag.samples.records import columns_of
 from tracker_diag.samples.samples import Samples
 from tracker_diag.samples.tools import ToolRow, tool_rows
@@ -41,8 +40,6 @@ class TraceReport:
     """Aggregates over all traces, by their names in the registry."""
     summary: Summary | None
     """What the rules say over the training steps; None where no trace has a step."""
-    marked: Mapping[str, str] = field(repr=False)
-    """What is odd about single traces, by their ids."""
     notes: Sequence[str]
     """What was odd about the source, a sentence each."""
 
@@ -60,7 +57,6 @@ class TraceReport:
             "tools": [asdict(row) for row in self.tools],
             "totals": dict(self.totals),
             "rules": self.summary.to_json() if self.summary else None,
-            "marked": dict(self.marked),
             "notes": list(self.notes),
         }
 
@@ -104,6 +100,5 @@ def read_traces(
         tool_rows(samples),
         {name: totals[name] for name in TOTALS if name in totals},
         summary,
-        {record["id"]: "; ".join(own) for record, own in zip(records, marks(samples), strict=True) if own},
         (*odd.notes, *(f"values of {name} that are no numbers, left out: {n}" for name, n in no_numbers.items() if n)),
     )
