@@ -55,8 +55,6 @@ class Given(TypedDict, total=False):
     """(n,) returns of one rollout."""
     values: Any
     """(n,) the critic's values of the same steps, after it was trained on this rollout alone."""
-    features: Any
-    """(n, d) what the critic sees."""
     batch: Mapping[str, Any]
     """One real batch: what `Monitor.observe` takes, of shape (B, T), or (N,) with `sequence_ids`. Further: `loss_mask`
     (what is trained on), `attention_mask` (0 on padding), `token_ids`. `logprobs_again` is a second pass over the same
