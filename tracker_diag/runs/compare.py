@@ -16,7 +16,7 @@ from tracker_diag.metrics.statistics import OF_STEP, declared
 from tracker_diag.rules.incidents import SEVERITIES, Incident
 from tracker_diag.rules.model import Severity
 from tracker_diag.runs.align import Axis, aligned
-from tracker_diag.runs.arms import Setting, arms, differing
+from tracker_diag.runs.arms import Setting, differing
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.stats.arrays import Float64Array
 
@@ -146,8 +146,8 @@ class Comparison:
 def compare(reference: Diagnosis | Sequence[Diagnosis], *others: Diagnosis | Sequence[Diagnosis]) -> Comparison:
     """Compare each of the `others` with the `reference`.
 
-    A sequence of runs is one arm with several seeds. Without any sequence, runs whose settings differ only in the seed
-    form one arm. The error rate covers all series of a pair of arms: see `detect.parting`.
+    A sequence of runs is one arm with several seeds. The error rate covers all series of a pair of arms: see
+    `detect.parting`.
 
     Raises:
         SourceError: one run is given twice, or has no series in common with the reference.
@@ -156,8 +156,6 @@ def compare(reference: Diagnosis | Sequence[Diagnosis], *others: Diagnosis | Seq
     source, times = Counter(run.run.source for group in groups for run in group).most_common(1)[0]
     if times > 1:
         raise SourceError(f"{source}: given twice, expected different runs")
-    if all(len(group) == 1 for group in groups):
-        groups = arms([group[0] for group in groups])
     if len(groups) < 2 or not all(groups):
         raise SourceError("one run given, to compare it takes two or more")
     first, *rest = (
