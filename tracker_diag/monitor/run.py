@@ -146,7 +146,7 @@ class Run:
                 self.progress.observed(step.step)
             statistics = readout.statistics(self.windows, counted, self.intake.names, self._wanted)
             step.pairs.update(observed)
-            self.warn(self.silence.judged(observed))
+            self.silence.judged(observed)
             sampled = self.samples.taken(step.step)
             measured, self.measured = self.measured, {}
             inputs = replace(
