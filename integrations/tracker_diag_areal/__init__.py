@@ -125,7 +125,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
             on.callback(after(actor, "grpo_loss_fn", parameters, on_loss, monitor))
     if share is None:
         with hooks.part(UNSAVED) as on:
-            _save_beside(trainer, monitor, saved, on)
+            _save_state(trainer, monitor, saved, on)
     return monitor
 
 
@@ -153,7 +153,7 @@ def _single_controller() -> bool:
     return bool(require("areal.utils.environ", "areal").is_single_controller())
 
 
-def _save_beside(trainer: Any, monitor: Monitor, saved: Saved, on: ExitStack) -> None:
+def _save_state(trainer: Any, monitor: Monitor, saved: Saved, on: ExitStack) -> None:
     """Next to what AReaL writes for a recovery; the trainer recovers when it is made, so that is over by now."""
     handler, info = trainer.recover_handler, trainer.recover_info
     own = handler.config

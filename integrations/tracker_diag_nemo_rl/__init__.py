@@ -138,7 +138,7 @@ def attach(logger: Any, config: Any = None, *, monitor: Monitor | None = None) -
         for module in (require(MODULES[0], "nemo-rl"), *others):
             on.callback(after(module, FUNCTION, ("train_data", "rewards"), on_logprobs, monitor))
     with hooks.part(UNSAVED) as on:
-        _save_beside(monitor, saved, settings, on)
+        _save_state(monitor, saved, settings, on)
     with hooks.part("nothing that it logs is heard"):
         _check(require("nemo_rl.utils.logger", "nemo-rl").LoggerInterface)
         workers = Workers(monitor, each=True, every=_with_the_same_tokens(settings))
@@ -156,7 +156,7 @@ def install() -> None:
     watch_losses()
 
 
-def _save_beside(monitor: Monitor, saved: Saved, settings: Mapping[str, object], on: ExitStack) -> None:
+def _save_state(monitor: Monitor, saved: Saved, settings: Mapping[str, object], on: ExitStack) -> None:
     """In each checkpoint while it is made, and once it has its name; and learn how many steps are to come."""
     manager = require("nemo_rl.utils.checkpoint", "nemo-rl").CheckpointManager
 

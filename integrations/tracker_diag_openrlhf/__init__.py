@@ -94,7 +94,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     with hooks.part("ratios of tokens, rewards and lengths are not seen") as on:
         _watch(trainer, monitor, on)
     with hooks.part(UNSAVED) as on:
-        _save_beside(trainer, monitor, saved, on)
+        _save_state(trainer, monitor, saved, on)
     for option, (off, remedy) in CORRECTION.items():
         if monitor.config.get(option) == off:
             _log.warning(NO_ROLLOUT, remedy)
@@ -158,7 +158,7 @@ def _hear(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
         hooks.callback(before(logger, "close", (), on_close, monitor))
 
 
-def _save_beside(trainer: Any, monitor: Monitor, saved: Saved, hooks: ExitStack) -> None:
+def _save_state(trainer: Any, monitor: Monitor, saved: Saved, hooks: ExitStack) -> None:
     """Next to the actor's checkpoints, which DeepSpeed writes in the actors' processes."""
     settings = trainer.args.ckpt
 

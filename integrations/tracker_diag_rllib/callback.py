@@ -57,11 +57,11 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
             with hooks.part("no ratios are seen, only its metrics") as on:
                 on.callback(self._look_on(algorithm, monitor))
         with hooks.part(UNSAVED) as on:
-            self._save_beside(algorithm, monitor, on)
+            self._save_state(algorithm, monitor, on)
         return monitor
 
     @staticmethod
-    def _save_beside(algorithm: Any, monitor: Monitor, on: ExitStack) -> None:
+    def _save_state(algorithm: Any, monitor: Monitor, on: ExitStack) -> None:
         saved = Saved(monitor)
 
         def put(folder: Any, given: Mapping[str, Any]) -> None:

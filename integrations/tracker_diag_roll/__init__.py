@@ -97,7 +97,7 @@ def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
         for name, tracker in list(registry.items()):
             registry[name] = _watched(tracker, monitor, saved, workers, add=given is None)
     with hooks.part(UNSAVED) as on:
-        _save_beside(monitor, saved, on)
+        _save_state(monitor, saved, on)
     monitor.expect(getattr(config, "max_steps", None))
     if not getattr(config, "track_with", None):
         _log.warning(NO_TRACKER)
@@ -131,7 +131,7 @@ def _takes_tokens_out(config: Any) -> bool:
     return any(getattr(setting, "enabled", False) and setting.agg_type in {"token", "segment"} for setting in filters)
 
 
-def _save_beside(monitor: Monitor, saved: Saved, on: ExitStack) -> None:
+def _save_state(monitor: Monitor, saved: Saved, on: ExitStack) -> None:
     """With the pipeline's own state, before it is uploaded; a resumed pipeline reads that when it is made."""
     state = require("roll.utils.worker_state", "roll").WorkerState
 

@@ -108,7 +108,7 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
         on.callback(after(logging_utils, "log", ("args", "metrics", "step_key"), on_log, monitor))
         _trainer[:] = [monitor]  # else what is observed would wait for a row that nobody hears
     with hooks.part(UNSAVED) as on:
-        _save_beside(args, monitor, saved, on)
+        _save_state(args, monitor, saved, on)
     if not getattr(args, "custom_tis_function_path", None):
         _log.warning(NO_MISMATCH)
     return monitor
@@ -146,7 +146,7 @@ def _hand_over() -> None:
             _trainer[:] = [share.monitor]
 
 
-def _save_beside(args: Any, monitor: Monitor, saved: Saved, on: ExitStack) -> None:
+def _save_state(args: Any, monitor: Monitor, saved: Saved, on: ExitStack) -> None:
     """In Megatron's checkpoints, and learn how many rows are to come; the trainer has loaded its own by now."""
 
     def folder(root: str, iteration: int) -> Path:

@@ -42,12 +42,10 @@ def test_two_files_are_compared(written):
 
 
 @pytest.mark.nightly
-def test_seeds_stand_with_commas_or_are_known_by_their_settings(written):
+def test_seeds_stand_with_commas(written):
     files = [written(f"{name}{seed}", wide, config={"arm": name, "seed": seed})
              for name, wide in (("calm", 1.0), ("wide", 4.0)) for seed in (0, 1)]  # fmt: skip
     told = run("compare", f"{files[0]},{files[1]}", f"{files[2]},{files[3]}", "--json")
-    known = run("compare", *files, "--json")
-    assert json.loads(told.stdout) == json.loads(known.stdout)
     (one,) = json.loads(told.stdout)["others"]
     assert one["sources"] == [str(file) for file in files[2:]]
     assert one["spread"] == "between seeds"

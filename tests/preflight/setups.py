@@ -1,4 +1,4 @@
-"""Ten clean set-ups: arguments of `preflight` in which nothing is wrong."""
+"""Nine clean set-ups: arguments of `preflight` in which nothing is wrong."""
 
 import random
 
@@ -104,15 +104,8 @@ def rollout():
 
 
 def pairs():
-    asked = [f"What is {i} plus {i}?" for i in range(20)]
     return [
-        {
-            "prompt": asked[i],
-            "chosen": f"{2 * i}.",
-            "rejected": f"{2 * i + 1}?",
-            "chosen_score": 1.0,
-            "rejected_score": 0.0,
-        }
+        {"chosen": f"{2 * i}.", "rejected": f"{2 * i + 1}?", "chosen_score": 1.0, "rejected_score": 0.0}
         for i in range(20)
     ]
 
@@ -121,29 +114,6 @@ EVALUATION = {
     "temperature": 0.0, "top_p": 1.0, "max_new_tokens": 512, "prompt_template": "qa-v2", "num_samples": 4,
     "split": "dev",
 }  # fmt: skip
-TRL = {
-    "num_generations": 8, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "num_iterations": 2,
-    "world_size": 2, "epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.01, "loss_type": "dapo", "eval": EVALUATION,
-}  # fmt: skip
-VERL = {
-    "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
-    "actor_rollout_ref": {
-        "actor": {"ppo_mini_batch_size": 64, "use_kl_loss": True, "kl_loss_type": "low_var_kl", "kl_loss_coef": 0.001,
-                  "clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "loss_agg_mode": "token-mean"},
-        "rollout": {"n": 8},
-    },
-    "data": {"train_batch_size": 256},
-    "eval": EVALUATION,
-}  # fmt: skip
-SB3 = {
-    "n_steps": 512,
-    "n_envs": 4,
-    "batch_size": 64,
-    "n_epochs": 10,
-    "clip_range": 0.2,
-    "gae_lambda": 0.95,
-    "eval": EVALUATION,
-}
 SHAPE = {
     "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
     "num_key_value_heads": 8, "vocab_size": 128256, "tie_word_embeddings": True,
@@ -160,10 +130,11 @@ def clean():
         "words": {"env": Words, "random_policy": at_random(), "policy": reads},
         "padded on the right": masks,
         "padded on the left": masks | {"batch": batch(left=True)},
-        "GRPO in TRL": grpo() | {"config": TRL, "sampled_ids": ids, "trained_ids": [[*one] for one in ids],
-                                  "overfit": [2.3 * 0.8**i for i in range(20)], "evaluate": lambda: 0.55},
-        "GRPO in verl": grpo() | {"config": VERL},
-        "PPO in SB3": rollout() | {"config": SB3},
+        "GRPO in TRL": grpo() | {
+            "config": {"eval": EVALUATION}, "sampled_ids": ids, "trained_ids": [[*row] for row in ids],
+            "overfit": [2.3 * 0.8**i for i in range(20)], "evaluate": lambda: 0.55,
+        },
+        "PPO in SB3": rollout(),
         "preferences": {"preferences": pairs()},
         "tools and memory": {
             "tool": lambda q: q * 2, "tool_arguments": [1, 2, 3],

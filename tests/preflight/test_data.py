@@ -11,7 +11,7 @@ import torch
 import tracker_diag as td
 from tracker_diag.errors import BatchError, DiagError
 from tracker_diag.preflight.masks import ids_check
-from tracker_diag.preflight.preferences import preference_checks
+from tracker_diag.preflight.preferences import order_check
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("setups.py"))))
 MASKS = ("mask_padding", "mask_prompt", "mask_tools", "mask_coverage", "mask_end")
@@ -156,45 +156,18 @@ def test_ids_are_compared_sequence_by_sequence():
 
 
 def pair(**given):
-    return {"prompt": "Why?", "chosen": "So.", "rejected": "No."} | given
+    return {"chosen": "So.", "rejected": "No."} | given
 
 
-def pair_checks(*pairs):
-    return {check.name: check for check in preference_checks(pairs)}
-
-
-def test_pairs_are_looked_at_as_text_as_messages_and_as_ids():
-    asked = [{"role": "user", "content": "Why?"}]
-    answers = {name: [{"role": "assistant", "content": name}] for name in ("chosen", "rejected")}
-    for prompt, chosen, rejected in (
-        ("Why?", "So.", "No."),
-        (asked, answers["chosen"], answers["rejected"]),
-        ([1, 2], [3, 4], [5, 2]),
-    ):
-        good = pair_checks(pair(prompt=prompt, chosen=chosen, rejected=rejected))
-        assert good["pairs_equal"].status == good["pairs_prompt"].status == "pass"
-        assert pair_checks(pair(prompt=prompt, chosen=chosen, rejected=chosen))["pairs_equal"].status == "fail"
-        assert (
-            pair_checks(pair(prompt=prompt, chosen=chosen, rejected=prompt + rejected))["pairs_prompt"].status == "fail"
-        )
-
-
-def test_a_pair_that_differs_in_blanks_alone_is_equal():
-    assert pair_checks(pair(), pair(rejected=" So.\n"))["pairs_equal"].reason.endswith(
-        "in 1 of 2 pairs, first in pair 1"
-    )
+def order(*pairs):
+    return order_check(pairs).status
 
 
 def test_an_order_needs_scores_and_bears_some_noise():
-    assert pair_checks(pair())["pairs_order"].status == "not checked"
     noisy = [pair(chosen_score=float(i % 5 > 0), rejected_score=0.5) for i in range(20)]
-    assert pair_checks(*noisy)["pairs_order"].status == "pass"
-    assert pair_checks(pair(chosen_score=1.0, rejected_score=1.0))["pairs_order"].status == "not checked"
-    assert pair_checks(pair(chosen_score=float("nan"), rejected_score=1.0))["pairs_order"].status == "fail"
-
-
-def test_pairs_that_lack_something_are_refused_or_not_checked():
-    assert {check.status for check in pair_checks().values()} == {"not checked"}
-    assert pair_checks(pair(prompt=None))["pairs_prompt"].status == "not checked"
+    assert order(*noisy) == "pass"
+    assert order(pair(chosen_score=float("nan"), rejected_score=1.0)) == "fail"
+    for pairs in ([], [pair()], [pair(chosen_score=1.0, rejected_score=1.0)]):
+        assert order(*pairs) == "not checked"
     with pytest.raises(BatchError, match=r"preferences\[1\]: a pair without rejected given"):
         td.preflight(preferences=[pair(), {"chosen": "So."}])

@@ -1,30 +1,14 @@
-"""Which runs are seeds of one arm, and which settings differ; scores that do not compare come first."""
+"""Which settings of two arms differ; scores that do not compare come first."""
 
 import pytest
 
-from tracker_diag.runs.arms import arms, concerns_evaluation, differing
+from tracker_diag.runs.arms import concerns_evaluation, differing
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.finished import FinishedRun
 
 
 def a_run(config, name="a run"):
     return diagnose(FinishedRun(name, {step: {"reward": 0.5} for step in range(3)}, config, {}, ()))
-
-
-@pytest.mark.slow
-def test_runs_whose_settings_agree_but_for_the_seed_are_one_arm():
-    rest = {"lr": 1e-4, "output_dir": "x"}
-    a0, a1 = a_run(rest | {"seed": 0}), a_run(rest | {"seed": 1, "output_dir": "y", "run_name": "again"})
-    b0 = a_run(rest | {"lr": 3e-4, "train.data_seed": 7})
-    assert arms([a0, b0, a1]) == [(a0, a1), (b0,)]
-
-
-@pytest.mark.slow
-def test_runs_that_do_not_tell_their_settings_stand_alone_and_so_do_two_of_one_arm():
-    silent = [a_run({}), a_run({}), a_run({"lr": 1})]
-    assert arms(silent) == [(run,) for run in silent]
-    two = [a_run({"lr": 1, "seed": 0}), a_run({"lr": 1, "seed": 1})]
-    assert arms(two) == [(run,) for run in two]
 
 
 @pytest.mark.slow

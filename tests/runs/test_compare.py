@@ -104,15 +104,13 @@ def test_what_parts_first_stands_first(rng):
     assert [series.series for series in one.parted] == ["policy/post_tool/p95", "reward"]
 
 
-def test_seeds_are_grouped_by_their_settings_and_a_sequence_says_so_itself(rng):
+def test_a_sequence_is_an_arm_of_several_seeds(rng):
     a0, a1 = (judged(rows(rng), f"a{seed}", {"lr": 1, "seed": seed}) for seed in range(2))
     b0, c0 = (judged(rows(rng), f"{name}0", {"lr": lr, "seed": 0}) for name, lr in (("b", 2), ("c", 3)))
-    found = compare(a0, b0, a1, c0)
+    found = compare([a0, a1], b0, [c0])
     assert found.reference.sources == ["a0", "a1"]
     assert [(one.arm.label, one.arm.sources) for one in found.others] == [("B", ["b0"]), ("C", ["c0"])]
     assert [one.settings[0].name for one in found.others] == ["lr", "lr"]
-    told = compare([a0], [a1, b0])
-    assert told.others[0].arm.sources == ["a1", "b0"]
 
 
 @pytest.mark.slow
@@ -128,17 +126,13 @@ def test_an_incident_of_one_run_alone_is_told_with_its_arm(rng):
     assert "NUM004" not in {incident.rule for incident in both.incidents}
 
 
-def test_a_schedule_that_differs_is_a_setting(rng):
+def test_a_schedule_that_differs_parts_as_any_other_series(rng):
     def scheduled(rate):
         return {step: row | {"learning_rate": rate * (1 - step / 400)} for step, row in rows(rng).items()}
 
-    one = compare(judged(scheduled(1e-4), "a"), judged(scheduled(3e-4), "b")).others[0]
-    (setting,) = one.settings
-    assert (setting.name, setting.reference, setting.other) == (
-        "learning_rate", ("7.51e-05, as logged",), ("0.000225, as logged",),
-    )  # fmt: skip
-    assert compare(judged(scheduled(1e-4), "a"), judged(scheduled(1e-4), "b")).others[0].settings == ()
-    assert not one.parted
+    (parted,) = compare(judged(scheduled(1e-4), "a"), judged(scheduled(3e-4), "b")).others[0].parted
+    assert (parted.series, parted.by) == ("learning_rate", pytest.approx(3.0, rel=0.01))
+    assert not compare(judged(scheduled(1e-4), "a"), judged(scheduled(1e-4), "b")).others[0].parted
 
 
 def test_runs_with_other_units_of_steps_are_aligned_by_their_shares(rng):

@@ -84,9 +84,9 @@ def cell_counts(rng, tokens):
 
 @pytest.mark.slow
 @given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4), min_size=1, max_size=10), st.integers(0, 10))
-def test_each_cell_is_held_against_what_came_beside_it(steps, cut):
+def test_each_cell_is_held_against_the_other_cells(steps, cut):
     rng, fresh = np.random.default_rng(0), FreshCells(NEEDED)
-    waiting = np.zeros((NAMED_ROWS, 2), int)  # tokens of each cell, and beside it, since its last value
+    waiting = np.zeros((NAMED_ROWS, 2), int)  # tokens of each cell, and of the others, since its last value
     for at, tokens in enumerate(steps):
         if at == cut:
             state = json.loads(json.dumps(fresh.state_dict()))
@@ -99,6 +99,6 @@ def test_each_cell_is_held_against_what_came_beside_it(steps, cut):
         taken = fresh.take_ready()
         assert set(taken) == set(np.flatnonzero((waiting >= NEEDED).all(axis=1)))
         for row, of in taken.items():
-            assert (of.n, of.beside.n) == tuple(waiting[row])
+            assert (of.n, of.other_cells.n) == tuple(waiting[row])
             waiting[row] = 0
         assert fresh.take_ready() == {}  # what comes later of a step is of the next value

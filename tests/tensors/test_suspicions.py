@@ -105,21 +105,6 @@ def test_what_is_right_is_not_suspected(case, caplog):
 
 
 @pytest.mark.slow
-def test_tools_that_are_not_called_any_more_are_told_once(caplog):
-    monitor = Monitor()
-    for step in range(60):
-        batch = example_batch(0)
-        if step >= 10:
-            batch["model_mask"] = np.ones((64, 24), bool)
-        monitor.observe(**batch)
-        monitor.log({"reward": 0.5}, step)
-        if step == 28:
-            assert not caplog.records
-    (said,) = (record.message for record in caplog.records)
-    assert said.startswith("no token after a tool in 20 steps, and there were some before")
-
-
-@pytest.mark.slow
 def test_a_run_without_tools_is_no_mistake(caplog):
     monitor = Monitor()
     for step in range(40):

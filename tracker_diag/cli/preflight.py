@@ -24,9 +24,6 @@ def preflight(
     config: Annotated[
         Path | None, typer.Option(help="The run's settings with those of its evaluation: YAML, JSON.")
     ] = None,
-    framework: Annotated[
-        str | None, typer.Option(help="trl, verl, openrlhf or sb3, if the settings do not say.")
-    ] = None,
     memory: Annotated[Path | None, typer.Option(help="What a device must hold, YAML: device_gib, actor, ...")] = None,
     env: Annotated[
         str | None, typer.Option(help="module:function that makes an environment with reset and step.")
@@ -50,7 +47,7 @@ def preflight(
     if not any((tokens, samples, config, memory, env, tool)):
         refuse("nothing given, expected one at least of --tokens, --samples, --config, --memory, --env, --tool")
     with refusing():
-        given: dict[str, Any] = {"framework": framework, "eos_id": eos_id}
+        given: dict[str, Any] = {"eos_id": eos_id}
         given |= files.tokens(tokens) if tokens else {}
         given |= files.samples(samples) if samples else {}
         given |= {"config": files.settings(config)} if config else {}

@@ -67,10 +67,6 @@ def replay(
     what_if: Annotated[
         bool, typer.Option("--what-if", help="Show what truncation, fresher tokens or whole sequences would do.")
     ] = False,
-    cap: Annotated[list[float] | None, typer.Option(min=0, help="With --what-if: weights at most this.")] = None,
-    lag: Annotated[
-        list[int] | None, typer.Option(min=0, max=6, help="With --what-if: tokens at most so many updates old.")
-    ] = None,
     as_json: AsJson = False,
     html: Html = None,
     fail_on: FailOnOption = None,
@@ -84,7 +80,7 @@ def replay(
     from tracker_diag.runs.replay.engines import on_ray
     from tracker_diag.runs.replay.replay import replay as replay_log
     from tracker_diag.runs.replay.replay import rules_on
-    from tracker_diag.runs.replay.what_if import CAPS, LAGS, WhatIf
+    from tracker_diag.runs.replay.what_if import WhatIf
     from tracker_diag.trackers.tokens.log import TokenLog
 
     with refusing():
@@ -103,7 +99,7 @@ def replay(
                 workers=workers or os.cpu_count() or 1, engine=on_ray(address) if engine is EngineName.RAY else None,
                 states=states, trackers=trackers, progress=progress, also=totals.add_step if what_if else None,
             )  # fmt: skip
-    variants = totals.variants(cap or CAPS, lag or LAGS)
+    variants = totals.variants()
     if html:
         from tracker_diag.report.html import render_html
 

@@ -15,14 +15,11 @@ def traces(
     source: Annotated[
         str,
         typer.Argument(
-            help="A file of OpenTelemetry spans (OTLP or SDK JSON), Weave calls, traces of MLflow or another tracker, "
+            help="A file of OpenTelemetry spans (OTLP or SDK JSON), traces of MLflow or another tracker, "
             "or messages; or mlflow:<run id or experiment>[@tracking uri], or <tracker>:<project> of another tracker."
         ),
     ],
     *,
-    run: Annotated[
-        str | None, typer.Option(help="The training run, as `diagnose` takes it; its clock gives the steps.")
-    ] = None,
     as_json: AsJson = False,
     samples: Annotated[Path | None, typer.Option(help="Write the sample records: JSON Lines, for `audit`.")] = None,
     essential: Annotated[
@@ -34,18 +31,9 @@ def traces(
     from tracker_diag.rules.loader import chosen
     from tracker_diag.samples.traces.report import read_traces
     from tracker_diag.samples.traces.shown import on_screen
-    from tracker_diag.trackers.open import read_run
 
     with refusing():
-        trained = read_run(run) if run else None
-        report = read_traces(
-            source,
-            trained,
-            rules=chosen(rules),
-            catalog=False,
-            essential_tools=essential or (),
-            texts=samples is not None,
-        )
+        report = read_traces(source, rules=chosen(rules), catalog=False, essential_tools=essential or ())
         if samples:
             lines = [json.dumps(record, default=repr) for record in report.records]
             save("--samples", samples, "".join(f"{line}\n" for line in lines))

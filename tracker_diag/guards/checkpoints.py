@@ -78,7 +78,7 @@ class Register:
         self._underway: dict[int, Reading[Manifest]] = {}
         self._check: tuple[Checkpoint, Reading[None]] | None = None
         """The one that is being read again."""
-        self._failed: list[BaseException] = []
+        self._failed: list[Exception] = []
         self.changed = False
         """Whether there is news for the table."""
 
@@ -101,7 +101,7 @@ class Register:
                 self._kept[at] = replace(checkpoint, incidents=(incident,))
                 self.changed = True
 
-    def errors(self) -> list[BaseException]:
+    def errors(self) -> list[Exception]:
         """What kept checkpoints from being registered, since the last time of asking."""
         self._take_in()
         failed, self._failed = self._failed, []
@@ -166,11 +166,11 @@ class Register:
         """Take in what has been read by now, or within `seconds`."""
         for at in [at for at, reading in self._underway.items() if (reading.is_done() if waits else reading.done())]:
             reading = self._underway.pop(at)
-            if (error := reading.exception()) is None:
+            try:
                 files = reading.result()
                 size = sum(size for size, _ in files.values())
                 self._kept[at] = replace(self._kept[at], files=len(files), size=size, digest=digest_of(files))
-            else:
+            except Exception as error:  # noqa: BLE001  # what reading raised is counted
                 del self._kept[at]
                 self._failed.append(error)
 

@@ -79,7 +79,7 @@ class Guards:
         texts, self._fresh = list[str](), fresh
         with self._health.guard("internal_errors"):
             for error in self.checkpoints.errors():
-                self._health.record("checkpoint_errors", _as_exception(error))
+                self._health.record("checkpoint_errors", error)
             if self.guards or self.checkpoints:
                 self._last |= control.remembered(series)
                 texts = self._stepped(step, self._incidents(run))
@@ -121,7 +121,9 @@ class Guards:
             del self._failures[do]
         if decision and self._leads:
             self._limits.keep({key: (memory.times, memory.last) for key, memory in self._acting()}, self._health)
-        return self._noted(decision), texts
+        if decision.stop == "training":  # kept for who writes down how the run ended
+            self.stopped = next(order.why for order in decision.orders if order.do == "stop_training" and not order.dry)
+        return decision, texts
 
     def _acting(self) -> list[tuple[str, Memory]]:
         return [(guard.model_dump_json(), memory) for guard, memory in self._each() if guard.act]
@@ -129,12 +131,6 @@ class Guards:
     def forget(self) -> None:
         """A step begins: what the rules have said of the last one is not fresh any more."""
         self._fresh = False
-
-    def _noted(self, decision: Decision) -> Decision:
-        """Keep why training is to stop, for who writes down how the run ended."""
-        if decision.stop == "training":
-            self.stopped = next(order.why for order in decision.orders if order.do == "stop_training" and not order.dry)
-        return decision
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -332,7 +328,3 @@ def _mode(guard: Guard) -> str:
 
 def _named(incident: Incident) -> str:
     return f"{incident.id}, {incident.severity}: {incident.cause.summary}"
-
-
-def _as_exception(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else RuntimeError(str(error))

@@ -57,7 +57,7 @@ class Alias(_Closed):
 
     keys: tuple[str, ...] = Field(min_length=1)
     transform: Transform = Transform()
-    beside: str = ""
+    needs_key: str = ""
     """A key that a row must have as well, by this very name, or the value means something else."""
     running: bool = False
     """Whether it is a mean over earlier rows as well: what samples say of a row goes before it."""
@@ -115,7 +115,7 @@ class Mapped:
     """The canonical value is scale · value + offset."""
     rank: int = 0
     """Among the keys of one canonical name in one row the lowest rank wins."""
-    beside: str = ""
+    needs_key: str = ""
     """Own key that the row must have as well."""
     running: bool = False
     """Whether it is a mean over earlier rows as well."""
@@ -145,7 +145,7 @@ class KeyMap:
             mapped = self.mapped.get(key)
             if mapped is None or not math.isfinite(value) or ranks.get(mapped.name, mapped.rank + 1) <= mapped.rank:
                 continue
-            if mapped.beside and mapped.beside not in metrics:
+            if mapped.needs_key and mapped.needs_key not in metrics:
                 continue
             values[mapped.name] = mapped.scale * value + mapped.offset
             ranks[mapped.name] = mapped.rank
@@ -210,7 +210,7 @@ def known_keys(keys: Iterable[str]) -> set[str]:
     read = {key for key in keys if key.startswith(registry.PREFIX)}
     for framework in (GENERIC, *frameworks()):
         for key, mapped in _key_map(keys, framework).mapped.items():
-            read |= {key, mapped.beside}
+            read |= {key, mapped.needs_key}
     return read.intersection(keys)
 
 
@@ -305,7 +305,7 @@ class _Matcher:
     def _mapped(self, name: str, place: int, order: int, member: str = "") -> Mapped:
         alias = self.file.metrics[name]
         scale, offset = alias.transform.line
-        return Mapped(member or name, scale, offset, place * _STEP + order, alias.beside, alias.running, alias.note)
+        return Mapped(member or name, scale, offset, place * _STEP + order, alias.needs_key, alias.running, alias.note)
 
 
 _STEP = 1_000_000

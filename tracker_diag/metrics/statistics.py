@@ -128,7 +128,7 @@ _TABLE = (
     Statistic(
         name="excess_step", unit="ratio", worse="higher", scale="log", of_step=True, needs=STEP_TOKENS,
         meaning="p95_step of a tool or an environment over that of all others in the same steps",
-        value=lambda window: window.quantile(0.95) / (window.beside.quantile(0.95) or math.nan),
+        value=lambda window: window.quantile(0.95) / (window.other_cells.quantile(0.95) or math.nan),
     ),
     _quantile(
         "p99", 0.99, "99th percentile of |r|; needs 2,000 tokens",

@@ -146,7 +146,7 @@ class Run:
                 self.progress.observed(step.step)
             statistics = readout.statistics(self.windows, counted, self.intake.names, self._wanted)
             step.pairs.update(observed)
-            self.warn(self.silence.judged(observed))
+            self.silence.judged(observed)
             sampled = self.samples.taken(step.step)
             measured, self.measured = self.measured, {}
             inputs = replace(
@@ -176,7 +176,7 @@ class Run:
             self._out.events(step.step, [plain(seen)], (), ())
 
     def _inputs(self, own: Mapping[str, float]) -> StepInputs:
-        """The metrics of a step, and what is known of its tensors besides their statistics."""
+        """The metrics of a step, and what else is known of its tensors."""
         return StepInputs(
             own,
             absent=readout.absent(self.windows, self.silence.reach),

@@ -101,7 +101,7 @@ class WorstSequences:
         with self._health.guard("internal_errors"):
             places = {place: on_it for place, on_it in _places(findings).items() if place.pair in windows}
             windows_of = {place: windows[place.pair].slices(intake.names, (place.slice,)) for place in places}
-            for place, worst in intake.taken_worst().items():
+            for place, worst in intake.worst.taken(intake.names).items():
                 if place in places and place.slice in windows_of[place]:
                     mass = tail_mass(windows_of[place][place.slice], worst.limit)
                     self._add(place, min(finding.onset for finding in places[place]), _Step(step, worst, mass))

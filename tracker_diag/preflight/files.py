@@ -21,7 +21,7 @@ COLUMNS = {
     "return": "returns", "value": "values",
 }  # fmt: skip
 """Fields of a sample, and the arguments that they are columns of."""
-PAIR = ("prompt", "chosen", "rejected", "chosen_score", "rejected_score")
+PAIR = ("chosen", "rejected", "chosen_score", "rejected_score")
 
 
 def tokens(file: Path) -> dict[str, Any]:

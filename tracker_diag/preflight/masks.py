@@ -8,7 +8,6 @@ import numpy as np
 
 from tracker_diag.errors import BatchError
 from tracker_diag.preflight.check import Check, failed, judged, passed, unchecked
-from tracker_diag.preflight.conversations import model_tokens
 from tracker_diag.stats.arrays import BoolArray, IntArray
 from tracker_diag.tensors.batch import running_count
 from tracker_diag.tensors.given import flags_of, ids_of, unified
@@ -24,7 +23,7 @@ purpose, and cut sequences whole."""
 
 GIVE = "give batch=..., with loss_mask, token_ids, attention_mask, response_mask and model_mask"
 GIVE_IDS = "give sampled_ids=..., as the engine returned them, and trained_ids=..., as the loss gets them"
-AUTHORS = "give model_mask and response_mask in the batch, or tokenizer=... and messages=..."
+AUTHORS = "give model_mask and response_mask in the batch"
 LEAKS = {
     PADDING: (
         "padding",
@@ -61,13 +60,11 @@ class Audited:
     """Tokens of each kind of `LEAKS`."""
 
 
-def audited(batch: Mapping[str, Any], pad_id: int | None, tokenizer: Any, messages: Any) -> Audited:
+def audited(batch: Mapping[str, Any], pad_id: int | None) -> Audited:
     """What `batch` holds of masks and ids, (B, T) or (N,) with `sequence_ids`; it has a `loss_mask`.
 
-    With a `tokenizer` and `messages`, the chat template says who wrote a token where no masks say it.
-
     Raises:
-        BatchError: shapes that differ, values that are no masks, or messages that are not those of the batch.
+        BatchError: shapes that differ, or values that are no masks.
     """
     names = (*MASKS, "token_ids")
     arrays = unified({name: batch[name] for name in (*names, "sequence_ids") if name in batch}, names, ())
@@ -85,10 +82,6 @@ def audited(batch: Mapping[str, Any], pad_id: int | None, tokenizer: Any, messag
         sequence = np.cumsum(np.diff(arrays["sequence_ids"], prepend=arrays["sequence_ids"][0]) != 0)
     else:
         sequence = np.repeat(np.arange(shape[0]), shape[1])
-    if response is None and model is None and ids is not None and tokenizer is not None and messages is not None:
-        keep = attended if attended is not None else np.ones(len(ids), bool) if pad_id is None else ids != pad_id
-        model, starts = np.zeros(len(ids), bool), np.flatnonzero(np.diff(sequence[keep])) + 1
-        model[keep] = model_tokens(tokenizer, messages, np.split(ids[keep], starts))
     if response is None and model is not None:  # from a sequence's first sampled token on, as `observe` has it
         response = model | (running_count(model, sequence) > 0)
         response = response if attended is None else response & attended
@@ -103,18 +96,12 @@ def audited(batch: Mapping[str, Any], pad_id: int | None, tokenizer: Any, messag
     return Audited(loss, sequence.astype(np.int64), ids, attended, sampled, left_out)
 
 
-def mask_checks(
-    batch: Mapping[str, Any],
-    pad_id: int | None = None,
-    eos_id: int | None = None,
-    tokenizer: Any = None,
-    messages: Sequence[Any] | None = None,
-) -> Iterator[Check]:
+def mask_checks(batch: Mapping[str, Any], pad_id: int | None = None, eos_id: int | None = None) -> Iterator[Check]:
     """Padding, prompt, tool tokens and the end, each against the loss mask."""
     if batch.get("loss_mask") is None:
         yield from (unchecked(name, "no loss_mask in the batch", GIVE) for name in NAMES)
         return
-    given = audited(batch, pad_id if pad_id != eos_id else None, tokenizer, messages)
+    given = audited(batch, pad_id if pad_id != eos_id else None)
     if not given.loss.any():
         reason = f"the loss_mask is 0 on all {len(given.loss):,} tokens: nothing is trained"
         do = "look whether all sequences were cut, or the mask is inverted or of another type"

@@ -51,15 +51,15 @@ EXTREME = {
 """The groups that `advantage` is tried with."""
 
 
-def array(name: str, given: Any, dimensions: int = 1) -> Float64Array:
-    """(n,) or (n, d) float64 of the numbers `given`, NaN for None; BatchError if they are none."""
-    expected = "a list or an array of numbers" if dimensions == 1 else "(n, d) numbers, one row a return"
+def array(name: str, given: Any) -> Float64Array:
+    """(n,) float64 of the numbers `given`, NaN for None; BatchError if they are none."""
+    expected = "a list or an array of numbers"
     try:
         values = given.detach().cpu().double().numpy() if hasattr(given, "detach") else given
         values = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise BatchError(name, f"{type(given).__name__} ({error})", expected) from error
-    if values.ndim != dimensions:
+    if values.ndim != 1:
         raise BatchError(name, f"shape {values.shape}", expected)
     return values
 

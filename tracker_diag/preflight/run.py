@@ -11,7 +11,6 @@ from tracker_diag.preflight import (
     critic,
     environment,
     evaluation,
-    lint,
     masks,
     memory,
     minimal,
@@ -56,8 +55,6 @@ class Given(TypedDict, total=False):
     """(n,) returns of one rollout."""
     values: Any
     """(n,) the critic's values of the same steps, after it was trained on this rollout alone."""
-    features: Any
-    """(n, d) what the critic sees."""
     batch: Mapping[str, Any]
     """One real batch: what `Monitor.observe` takes, of shape (B, T), or (N,) with `sequence_ids`. Further: `loss_mask`
     (what is trained on), `attention_mask` (0 on padding), `token_ids`. `logprobs_again` is a second pass over the same
@@ -66,19 +63,13 @@ class Given(TypedDict, total=False):
     """Token ids of each sequence, as the engine returned them."""
     trained_ids: Sequence[Sequence[int]]
     """The same as the loss gets them."""
-    tokenizer: Any
-    """With a chat template, and `messages`: who wrote a token, where the batch has no masks for it."""
-    messages: Sequence[Any]
-    """The conversation of each sequence of the batch: a list of messages, or a mapping with `messages` and `tools`."""
     pad_id: int
     eos_id: int
     """The token that ends a response."""
     preferences: Sequence[Mapping[str, Any]]
-    """Mappings with `prompt`, `chosen`, `rejected`, and `chosen_score`, `rejected_score` if they are known."""
+    """Mappings with `chosen`, `rejected`, and `chosen_score`, `rejected_score` if they are known."""
     config: Mapping[str, Any]
     """The run's settings, nested or by dotted name, those of the evaluation among them."""
-    framework: str
-    """trl, verl, openrlhf or sb3, if the settings do not show it."""
     tool: Callable[..., Any]
     """A tool, or another function that is called often, such as a verifier; it may be asynchronous."""
     tool_arguments: Sequence[Any]
@@ -123,9 +114,8 @@ PARTS = (
     Part(critic.critic_check, (critic.NAME,), critic.GIVE),
     Part(masks.mask_checks, masks.NAMES, masks.GIVE),
     Part(masks.ids_check, (masks.IDS,), masks.GIVE_IDS),
-    Part(preferences.preference_checks, preferences.NAMES, preferences.GIVE),
+    Part(preferences.order_check, (preferences.ORDER,), preferences.GIVE),
     Part(sampler.sampler_checks, sampler.NAMES, sampler.GIVE),
-    Part(lint.config_checks, lint.NAMES, lint.GIVE),
     Part(tools.tool_checks, (tools.NAME, tools.OUTPUTS), tools.GIVE),
     Part(memory.memory_check, (memory.NAME,), memory.GIVE),
 )

@@ -1,4 +1,4 @@
-"""Arms: runs that differ only in their seed, and the settings in which two arms differ."""
+"""The settings in which two arms differ."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,15 +27,6 @@ class Setting:
     other: tuple[str, ...]
     evaluation: bool
     """Whether it makes the scores of the two arms incomparable, by rule EVA001."""
-
-
-def arms(runs: Sequence[Diagnosis]) -> list[tuple[Diagnosis, ...]]:
-    """`runs` grouped by equal settings, without seeds. Each is an arm if no settings are known or all are equal."""
-    groups: dict[object, list[Diagnosis]] = {}
-    for index, run in enumerate(runs):
-        known = {name: _text(value) for name, value in run.run.config.items() if not _identifies_a_run(name)}
-        groups.setdefault(frozenset(known.items()) or index, []).append(run)
-    return [tuple(group) for group in groups.values()] if len(groups) > 1 else [(run,) for run in runs]
 
 
 def differing(reference: Sequence[Diagnosis], other: Sequence[Diagnosis]) -> tuple[Setting, ...]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -16,7 +16,7 @@ from tracker_diag.metrics.statistics import OF_STEP, declared
 from tracker_diag.rules.incidents import SEVERITIES, Incident
 from tracker_diag.rules.model import Severity
 from tracker_diag.runs.align import Axis, aligned
-from tracker_diag.runs.arms import Setting, arms, differing
+from tracker_diag.runs.arms import Setting, differing
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.stats.arrays import Float64Array
 
@@ -29,14 +29,10 @@ MACHINE_METRICS = frozenset({
     "memory_reserved", "memory_limit", "utilisation", "rank_time_ratio", "concurrency",
 })  # fmt: skip
 """Metrics of the machine and its load. They differ between two runs with the same settings."""
-SCHEDULED = frozenset({"learning_rate", "kl_target", "length_limit"})
-"""Metrics that follow a schedule, which is a setting."""
 FEWEST_OF_OUTCOME = 6
 """Values of a reward or an evaluation, at least: three parts with two values each."""
 MAY_DIFFER = 3.0
 """Standard errors by which the ends of two outcomes differ that nobody can call alike."""
-SAME = 0.01
-"""Two schedules are the same if their median difference is at most this part of the larger."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +146,8 @@ class Comparison:
 def compare(reference: Diagnosis | Sequence[Diagnosis], *others: Diagnosis | Sequence[Diagnosis]) -> Comparison:
     """Compare each of the `others` with the `reference`.
 
-    A sequence of runs is one arm with several seeds. Without any sequence, runs whose settings differ only in the seed
-    form one arm. The error rate covers all series of a pair of arms: see `detect.parting`.
+    A sequence of runs is one arm with several seeds. The error rate covers all series of a pair of arms: see
+    `detect.parting`.
 
     Raises:
         SourceError: one run is given twice, or has no series in common with the reference.
@@ -160,8 +156,6 @@ def compare(reference: Diagnosis | Sequence[Diagnosis], *others: Diagnosis | Seq
     source, times = Counter(run.run.source for group in groups for run in group).most_common(1)[0]
     if times > 1:
         raise SourceError(f"{source}: given twice, expected different runs")
-    if all(len(group) == 1 for group in groups):
-        groups = arms([group[0] for group in groups])
     if len(groups) < 2 or not all(groups):
         raise SourceError("one run given, to compare it takes two or more")
     first, *rest = (
@@ -182,7 +176,7 @@ def _against(reference: tuple[Diagnosis, ...], arm: Arm) -> Against:
     axis = aligned([run.run for run in whole])
     parted, alike, unjudged = list[Parted](), list[str](), _only_one(reference, other)
     for name in common:
-        if name.partition(":")[0] in MACHINE_METRICS | SCHEDULED or _repeats_another(name, common):
+        if name.partition(":")[0] in MACHINE_METRICS or _repeats_another(name, common):
             continue
         result = _judged(name, whole, axis, len(reference))
         if isinstance(result, Parted):
@@ -198,7 +192,7 @@ def _against(reference: tuple[Diagnosis, ...], arm: Arm) -> Against:
         alike=tuple(alike),
         unjudged=unjudged,
         left_out=tuple(key for key in whole[0].keys.unmapped if all(key in run.keys.unmapped for run in whole[1:])),
-        settings=(*differing(reference, other), *_schedules(reference, other, axis)),
+        settings=differing(reference, other),
         incidents=(*_new(other, reference, arm.label), *_new(reference, other, "A")),
     )  # fmt: skip
 
@@ -295,20 +289,6 @@ def _unsure(points: Sequence[Points], axis: Axis, references: int, *, few: bool)
 def _back(level: float, *, log: bool) -> float:
     """`level` on the scale of the series; capped, since exp overflows above 709."""
     return math.exp(min(level, 700.0)) if log else level
-
-
-def _schedules(reference: Sequence[Diagnosis], other: Sequence[Diagnosis], axis: Axis) -> Iterable[Setting]:
-    """Scheduled settings that were logged, where the schedules of the two arms differ."""
-    whole = (*reference, *other)
-    for name in sorted(SCHEDULED & {*_shared(whole)}):
-        runs = [_levels(_points(run, name, axis), axis, PARTS, log=False) for run in whole]
-        with np.errstate(all="ignore"):
-            before, after = np.mean(runs[: len(reference)], axis=0), np.mean(runs[len(reference) :], axis=0)
-            difference = np.abs(after - before) / np.maximum(np.abs(before), np.abs(after))
-        difference = np.nan_to_num(difference[np.isfinite(before) & np.isfinite(after)])
-        if len(difference) and float(np.median(difference)) > SAME:
-            first, second = (f"{float(np.nanmedian(levels)):.3g}, as logged" for levels in (before, after))
-            yield Setting(name, (first,), (second,), evaluation=False)
 
 
 def _new(having: Sequence[Diagnosis], lacking: Sequence[Diagnosis], label: str) -> list[NewIncident]:

@@ -57,7 +57,8 @@ def aggregates(
     values |= group_aggregates(samples["reward"], samples["group"])
     values |= advantage_aggregates(samples)
     values |= means({name: columns[column] for name, column in MEANS.items() if column in columns})
-    values |= _checked(samples) | _lengths(samples) | _void(samples) | _style(samples)
+    values |= means({"verifier_score": samples["verifier"]}) or means({"verifier_score": samples["correct"]})
+    values |= _lengths(samples) | _void(samples) | _style(samples)
     if (diverse := diversity(samples["behaviour"], samples["group"])) is not None:
         values["diversity"] = diverse
     keys = {name: name for name in samples.calls.names} if tools is None else tools
@@ -76,11 +77,6 @@ def diversity(behaviour: Float64Array, group: Float64Array) -> float | None:
     distinct = np.bincount(pairs[0], minlength=len(n))
     many = n > 1
     return float(((distinct[many] - 1) / (n[many] - 1)).mean()) if many.any() else None
-
-
-def _checked(samples: Samples) -> dict[str, float]:
-    """What a program's check gave: its score, else the share of right answers."""
-    return means({"verifier_score": samples["verifier"]}) or means({"verifier_score": samples["correct"]})
 
 
 def _lengths(samples: Samples) -> dict[str, float]:

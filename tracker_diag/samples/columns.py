@@ -1,7 +1,7 @@
 """Columns: what is known of each sequence of a batch, one value a sequence, checked and ready to be counted."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, TypeAlias, TypedDict
 
@@ -59,8 +59,6 @@ class Columns(TypedDict, total=False):
     """Completions. Counts of them are kept, and the text itself only where the run was wrapped with `texts=True`."""
     tokens: "Sequence[Any] | Any"
     """Token ids of the completions, where there is no text: n lists, or (n, T) padded on the right, with `length`."""
-    decode: "Callable[[Any], str]"
-    """From ids to text: has the texts of `tokens` stand in the table."""
 
 
 NUMBERS = (

@@ -18,8 +18,7 @@ UPDATE = ("reward", "advantage")
 COMPONENT = "component:"
 """Before the name of a part of the reward, as a key of `Samples.columns`."""
 
-Shown: TypeAlias = Any
-"""A text, bytes, or a pair of what decodes ids and the ids."""
+Shown: TypeAlias = str | bytes | None
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,6 @@ class Samples:
             BatchError: naming the column that is unknown, of another length than the others, or of a wrong kind.
         """
         columns: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        decode = columns.pop("decode", None)
         if unknown := [name for name in columns if name not in Columns.__annotations__]:
             raise BatchError(unknown[0], "it is", f"one of {', '.join(Columns.__annotations__)}")
         if not columns:
@@ -75,8 +73,6 @@ class Samples:
         shown: list[Shown] = [None] * n
         if texts and "text" in columns:
             shown = listed("text", columns["text"])
-        elif decode is not None and "tokens" in columns:
-            shown = [(decode, ids) for ids in columns["tokens"]]
         named = (None if env is None else str(env) for env in envs)
         return cls(n, finite, calls, tuple(zip(named, shown, strict=True)), broken)
 

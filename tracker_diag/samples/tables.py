@@ -74,9 +74,6 @@ def _number(value: float) -> float | None:
 
 def _text(given: object) -> str | None:
     """As it is shown: cut in the middle, and without control characters."""
-    if isinstance(given, tuple):
-        decode, ids = given
-        given = decode(ids)
     if given is None:
         return None
     text = given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given)

@@ -107,7 +107,7 @@ class SliceWindow:
         return then
 
     @property
-    def beside(self) -> "SliceWindow":
+    def other_cells(self) -> "SliceWindow":
         """`reference`, where that is what came of other cells meanwhile; none of which is the same as no token."""
         counts = np.zeros((2, BINS), np.int64) if self.then is None else np.stack([self.then, np.zeros_like(self.then)])
         return SliceWindow(counts[None])

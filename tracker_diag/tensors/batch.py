@@ -174,7 +174,7 @@ class TokenBatch:
         )
         for name, value in about.items():
             label, names = label_of(name, value, tool_names if name == "tool" else None, check)
-            batch.labels[name] = batch.spread(name, batch.beside(label), shape)
+            batch.labels[name] = batch.spread(name, batch.on_same_device(label), shape)
             if names is not None:
                 batch.names[name] = names
         return batch
@@ -274,7 +274,7 @@ class TokenBatch:
             return np.arange(n, dtype=np.int32)
         return xp.arange(n, dtype=xp.int32, device=self.model_mask.device)
 
-    def beside(self, values: Array) -> Array:
+    def on_same_device(self, values: Array) -> Array:
         """`values` where the batch is: as they are, or on its device."""
         if on_device(self.model_mask) and isinstance(values, np.ndarray):
             import torch

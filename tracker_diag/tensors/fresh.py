@@ -75,7 +75,7 @@ class FreshCells:
     """The same for a dimension whose cells appear at run time, each with the tokens of the other cells."""
 
     def __init__(self, needed: int) -> None:
-        self._of_cell, self._beside = (np.zeros((NAMED_ROWS, BINS), np.int64) for _ in range(2))
+        self._of_cell, self._other_cells = (np.zeros((NAMED_ROWS, BINS), np.int64) for _ in range(2))
         self._tokens = np.zeros((2, NAMED_ROWS), np.int64)
         """How many each row of both has."""
         self._needed = needed
@@ -92,8 +92,8 @@ class FreshCells:
         place, of_all = row * BINS + column, np.zeros(BINS, np.int64)
         np.add.at(self._of_cell.reshape(-1), place, count)
         np.add.at(of_all, column, count)
-        self._beside += of_all
-        np.subtract.at(self._beside.reshape(-1), place, count)
+        self._other_cells += of_all
+        np.subtract.at(self._other_cells.reshape(-1), place, count)
         came = np.zeros(NAMED_ROWS, np.int64)
         np.add.at(came, row, count)
         self._tokens += (came, came.sum() - came)
@@ -108,25 +108,25 @@ class FreshCells:
         for row in map(int, np.flatnonzero(enough)):
             if row not in self._told:
                 counts = np.stack([self._of_cell[row], np.zeros_like(self._of_cell[row])])
-                windows[row] = SliceWindow(counts[None], reference=self._beside[row].copy())
-                self._of_cell[row], self._beside[row], self._tokens[:, row] = 0, 0, 0
+                windows[row] = SliceWindow(counts[None], reference=self._other_cells[row].copy())
+                self._of_cell[row], self._other_cells[row], self._tokens[:, row] = 0, 0, 0
                 self._told.add(row)
         return windows
 
     def clear(self) -> None:
         """Forget all of it."""
-        self._of_cell[:], self._beside[:], self._tokens[:] = 0, 0, 0
+        self._of_cell[:], self._other_cells[:], self._tokens[:] = 0, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        counted = {"of_cell": self._of_cell, "beside": self._beside}
+        counted = {"of_cell": self._of_cell, "other_cells": self._other_cells}
         return {name: [pack(part) for part in sparse(counts)] for name, counts in counted.items()} | {
             "told": sorted(self._told)
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.clear()
-        for name, into in (("of_cell", self._of_cell), ("beside", self._beside)):
+        for name, into in (("of_cell", self._of_cell), ("other_cells", self._other_cells)):
             index, count = (unpack(part) for part in state[name])
             add_sparse(into, (index, count))
-        self._tokens[:] = self._of_cell.sum(axis=1), self._beside.sum(axis=1)
+        self._tokens[:] = self._of_cell.sum(axis=1), self._other_cells.sum(axis=1)
         self._told = set(state["told"])

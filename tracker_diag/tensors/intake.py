@@ -13,7 +13,7 @@ from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.segments import reduced
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.suspicions import suspicions, told_by
-from tracker_diag.tensors.worst import Found, Place, WorstTokens
+from tracker_diag.tensors.worst import WorstTokens
 
 
 class Intake:
@@ -125,10 +125,6 @@ class Intake:
         """What was gathered, in numpy arrays; waits for a device if it is on one."""
         gathered, self._gathered, self.step = self._gathered, {}, None
         return on_host(gathered)
-
-    def taken_worst(self) -> dict[Place, Found]:
-        """The worst sequences of the places that are looked at, since the last call."""
-        return self.worst.taken(self._names)
 
     def close(self) -> bool:
         """Send what is still to be sent to other ranks, and gather the rest of theirs; gives whether there was any."""

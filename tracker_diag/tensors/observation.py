@@ -187,13 +187,6 @@ class Observation:
         """Whether any ratio differs from 1 by more than float noise; on the host."""
         return cells_have_signal(self.sketches["context"].cells[0])
 
-    @property
-    def after_tool(self) -> bool:
-        """Whether any token comes after a tool result."""
-        first, last = (row * GROUPS * 2 * BINS for row in (1, 2))  # of post_tool
-        index = self.sketches["context"].cells[0]
-        return bool(index.searchsorted(last) > index.searchsorted(first))
-
     def arrays(self) -> list[Array]:
         """All counts and sums, in a fixed order."""
         counted = [

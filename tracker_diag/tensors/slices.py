@@ -194,11 +194,11 @@ def _shared(ids: Array, counted: Array) -> Array:
 def _counted(batch: TokenBatch, values: Array, dimension: Dimension) -> Array:
     """Rows of 0, 1, 2 and so on, the last for all that are larger; none for what is negative."""
     none = size(dimension)
-    return _looked_up(values, batch.beside(np.array([none, *range(none)], np.int32)))
+    return _looked_up(values, batch.on_same_device(np.array([none, *range(none)], np.int32)))
 
 
 def _named(batch: TokenBatch, dimension: Literal["tool", "env"], codes: Array, names: Names) -> Array:
-    return _looked_up(codes, batch.beside(names.table(dimension, batch.names[dimension])))
+    return _looked_up(codes, batch.on_same_device(names.table(dimension, batch.names[dimension])))
 
 
 def _looked_up(codes: Array, table: Array) -> Array:

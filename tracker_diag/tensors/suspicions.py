@@ -145,9 +145,6 @@ MERGED = (
 UNHEARD = 5
 """Steps observed without a word of metrics, after which that is no delay any more."""
 
-NO_TOOLS = 20
-"""Steps without a token after a tool, after ones that had some."""
-
 UNOBSERVED = 50
 """Steps logged without tensors, after which these have ceased to come."""
 
@@ -179,12 +176,11 @@ class Silence:
         self._last_observed: int | None = None
         self._steps, self._most_steps = 0, 0
         self._last_logged: int | None = None
-        self._with_tools, self._without_tools = False, 0
         self._signal = False
         self._promised: dict[Pair, str] = {}
         self.reach = Reach()
         self._rows = 0
-        self._unsaid = {"metrics", "tensors", "tools", "look"}
+        self._unsaid = {"metrics", "tensors", "look"}
 
     def promise(self, pairs: Mapping[Pair, str], reach: Reach) -> None:
         """Expect these pairs within five logged steps, each with how it is seen; see `attach.kit.add_active`."""
@@ -229,19 +225,7 @@ class Silence:
             self._unsaid.discard("look")
         return due
 
-    def judged(self, observed: Mapping[Pair, Observation]) -> str | None:
-        """The tensors of a step, on the host; what is to be said."""
-        if not observed:
-            return None
+    def judged(self, observed: Mapping[Pair, Observation]) -> None:
+        """Take note of the tensors of a step, which are on the host."""
         self._promised = {pair: how for pair, how in self._promised.items() if pair not in observed}
         self._signal |= any(observation.signal for observation in observed.values())
-        tools = any(observation.after_tool for observation in observed.values())
-        self._with_tools |= tools
-        self._without_tools = 0 if tools else self._without_tools + 1
-        if not self._with_tools or self._without_tools < NO_TOOLS or "tools" not in self._unsaid:
-            return None
-        self._unsaid.discard("tools")
-        return (
-            f"no token after a tool in {NO_TOOLS} steps, and there were some before: either the agent has ceased to "
-            "call its tools, or model_mask and response_mask do not show them any more. Look at a rollout."
-        )

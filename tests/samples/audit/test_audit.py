@@ -90,7 +90,6 @@ def test_lines_and_values_that_cannot_be_read_are_counted(look):
     for said in ("left out: 2, first", "samples.jsonl:101", "values of reward that are no numbers, left out: 1",
                  "values of calls that are no numbers, left out: 2"):  # fmt: skip
         assert said in notes
-    assert found.marks[8] == ["failed calls: 1, of search", "calls with arguments that are no JSON: 1"]
 
 
 def test_an_empty_file_and_one_that_is_not_there_are_refused(look, tmp_path):
@@ -111,7 +110,6 @@ def test_a_megabyte_and_binary_in_a_text(look):
     samples = made.clean()
     samples[0]["completion"] = "go on \0\x1b[31m" * 100_000
     found = look(samples)
-    assert found.marks[0] == ["repeats itself"] if samples[0]["success"] else found.marks[0]
     assert "\x1b" not in page(found)
 
 

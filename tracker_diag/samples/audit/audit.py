@@ -17,7 +17,6 @@ from tracker_diag.samples.audit.estimates import Estimate, rank_correlation
 from tracker_diag.samples.audit.overlap import Prompts
 from tracker_diag.samples.audit.pairs import answers, pairwise
 from tracker_diag.samples.judged import judge_samples
-from tracker_diag.samples.marks import marks
 from tracker_diag.samples.records import columns_of, text_of
 from tracker_diag.samples.rewards import known
 from tracker_diag.samples.samples import Samples
@@ -50,8 +49,6 @@ class Audit:
     source: str
     samples: Samples = field(repr=False)
     prompts: Prompts = field(repr=False)
-    marks: Sequence[Sequence[str]] = field(repr=False)
-    """Of each sample, what is odd about it."""
     label: str
     """What answers are taken for right or wrong by; empty where nothing says so."""
     findings: Sequence[AuditFinding]
@@ -71,11 +68,9 @@ class Audit:
 
     @property
     def reading(self) -> Table:
-        """Samples to read: those with most marks, of these those with the highest reward; then as in any table."""
-        reward = np.nan_to_num(self.samples["reward"], nan=-np.inf)
-        marked = [row for row, own in enumerate(self.marks) if own]
-        suspicious = sorted(marked, key=lambda row: (-len(self.marks[row]), -reward[row]))[:SUSPICIOUS]
-        return samples_table(self.samples, 0, suspicious)
+        """Samples to read: those that the findings name, the worst finding first; then as in any table."""
+        suspicious = dict.fromkeys(row for finding in self.findings for row in finding.rows)
+        return samples_table(self.samples, 0, [*suspicious][:SUSPICIOUS])
 
     def to_json(self) -> dict[str, Any]:
         """All but the texts of the reading list."""
@@ -138,7 +133,6 @@ def audit(samples: Path | str, evaluation: Path | str | None = None, *, rules: O
         source=str(samples),
         samples=table,
         prompts=prompts,
-        marks=marks(table),
         label=scored.label_name,
         findings=sorted(findings, key=lambda finding: ("error", "warn", "info").index(finding.severity)),
         blind=blind,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -201,16 +202,6 @@ def better_paid(scored: Scored) -> list[AuditFinding] | str:
     return []
 
 
-def length_paid(scored: Scored) -> list[AuditFinding] | str:
-    """Whether of answers that are as right the longer ones earn more."""
-    return _paid_by_size(scored, "length", "length-inflation", "longer responses")
-
-
-def calls_paid(scored: Scored) -> list[AuditFinding] | str:
-    """The same of tool calls."""
-    return _paid_by_size(scored, "calls", "tool-hacking", "more tool calls")
-
-
 def repetition(scored: Scored) -> list[AuditFinding] | str:
     """Whether many responses repeat themselves, and whether that is paid."""
     repeats = scored.samples["repeats"]
@@ -313,15 +304,8 @@ def contamination(scored: Scored) -> list[AuditFinding] | str:
     return [AuditFinding("contamination", "error", summary, tuple(hit.training for hit in hits[:SHOWN]))]
 
 
-CHECKS: Mapping[str, Callable[[Scored], list[AuditFinding] | str]] = {
-    "labels": follows_labels, "pairs": better_paid, "length": length_paid, "tool calls": calls_paid,
-    "repetition": repetition,
-    "refusal": refusal, "format": format_paid, "claims of success": pseudo_success, "judge": judge_style,
-    "dead components": dead_parts, "evaluation": contamination,
-}  # fmt: skip
-
-
 def _paid_by_size(scored: Scored, column: str, name: str, words: str) -> list[AuditFinding] | str:
+    """Whether of answers that are as right those with more of `column` earn more."""
     if not scored.label_name:
         return "no success, correct, verifier or human: whether it is deserved is unknown"
     size = scored.samples[column]
@@ -332,6 +316,16 @@ def _paid_by_size(scored: Scored, column: str, name: str, words: str) -> list[Au
         return []
     summary = f"{words} earn more {scored.as_right('than')}: {_rho(rho)}"
     return [scored.finding(name, summary, size >= np.nanquantile(size, 0.9))]
+
+
+CHECKS: Mapping[str, Callable[[Scored], list[AuditFinding] | str]] = {
+    "labels": follows_labels, "pairs": better_paid,
+    "length": partial(_paid_by_size, column="length", name="length-inflation", words="longer responses"),
+    "tool calls": partial(_paid_by_size, column="calls", name="tool-hacking", words="more tool calls"),
+    "repetition": repetition,
+    "refusal": refusal, "format": format_paid, "claims of success": pseudo_success, "judge": judge_style,
+    "dead components": dead_parts, "evaluation": contamination,
+}  # fmt: skip
 
 
 def _paid_kind(scored: Scored, kind: Float64Array, name: str, words: str) -> list[AuditFinding]:

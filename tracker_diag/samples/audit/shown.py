@@ -53,8 +53,7 @@ def on_screen(audit: Audit) -> RenderableType:
     for label, lines in sections.items():
         for i, line in enumerate(lines):
             rows.add_row("" if i else label, line)
-    marked = sum(map(bool, audit.marks))
-    rows.add_row("to read", f"{marked:,} samples are marked; --html shows the first ones with their texts")
+    rows.add_row("to read", "--html shows suspicious samples with their texts")
     tools = tool_rows(audit.samples)[:MOST]
     return Group(head, rows, Text(), tool_table(tools)) if tools else Group(head, rows)
 
@@ -80,13 +79,14 @@ def interval(estimate: Estimate) -> str:
 
 
 def _reading(audit: Audit) -> list[dict[str, Any]]:
-    """The cards of the reading list: kind, row, numbers that are known, marks and text."""
+    """The cards of the reading list: kind, row, numbers that are known, what was found there, and text."""
     cards: list[dict[str, Any]] = []
     table = audit.reading
     for row in table.rows:
         cells = dict(zip(table.columns, row, strict=True))
         place = int(str(cells["sequence"]))
-        card: dict[str, Any] = {"kind": cells["kind"], "row": place, "marks": audit.marks[place]}
+        marks = [finding.kind.title for finding in audit.findings if place in finding.rows]
+        card: dict[str, Any] = {"kind": cells["kind"], "row": place, "marks": marks}
         card["text"] = cells.get("text") or ""
         card |= {"prompt": cut(audit.prompts.texts[place] or "", 400), "env": cells.get("env") or ""}
         names = (name for name in table.columns if name not in ("step", "sequence"))

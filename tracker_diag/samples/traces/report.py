@@ -10,14 +10,11 @@ from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.aggregates import aggregates
 from tracker_diag.samples.judged import judge_samples
-from tracker_diag.samples.marks import marks
 from tracker_diag.samples.records import columns_of
 from tracker_diag.samples.samples import Samples
 from tracker_diag.samples.tools import ToolRow, tool_rows
 from tracker_diag.samples.traces.read import records_in
-from tracker_diag.samples.traces.steps import add_steps
 from tracker_diag.scrub import without_password
-from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.odd import Odd
 
 TOTALS = (
@@ -41,8 +38,6 @@ class TraceReport:
     """Aggregates over all traces, by their names in the registry."""
     summary: Summary | None
     """What the rules say over the training steps; None where no trace has a step."""
-    marked: Mapping[str, str] = field(repr=False)
-    """What is odd about single traces, by their ids."""
     notes: Sequence[str]
     """What was odd about the source, a sentence each."""
 
@@ -60,54 +55,43 @@ class TraceReport:
             "tools": [asdict(row) for row in self.tools],
             "totals": dict(self.totals),
             "rules": self.summary.to_json() if self.summary else None,
-            "marked": dict(self.marked),
             "notes": list(self.notes),
         }
 
 
 def read_traces(
     source: str,
-    run: FinishedRun | None = None,
     *,
     rules: Own = (),
     catalog: bool = True,
     essential_tools: Sequence[str] = (),
-    texts: bool = True,
 ) -> TraceReport:
     """Read the traces of `source`: how each tool fares, and what the rules say over the training steps.
 
     Args:
         source: a file, `mlflow:<run id, or name or id of an experiment>[@tracking uri]`, or the same of another
-            tracker. A file has OTLP JSON, spans as OpenTelemetry's SDK prints them, or W&B Weave calls. Or it has
-            traces of MLflow or another tracker, or messages of OpenAI or Anthropic.
-        run: the training run. Its clock gives the step of traces that do not say theirs, and the rules see its metrics
-            too. Runs in the same MLflow that traces name are found.
+            tracker. A file has OTLP JSON, or spans as OpenTelemetry's SDK prints them. Or it has traces of MLflow or
+            another tracker, or messages of OpenAI or Anthropic.
         rules, catalog, essential_tools: as in `Monitor`.
-        texts: whether records have `prompt` and `completion`, for which a million spans may need too much memory. Else
-            they have only the last answer, as `text`.
 
     Raises:
         MissingExtra: mlflow is not installed.
         SourceError: in one line, what cannot be read, where, and why.
     """
     odd, shown = Odd(), without_password(source)
-    records = records_in(source, odd, texts=texts)
-    add_steps(records, source, run, odd)
+    records = records_in(source, odd)
     columns, no_numbers = columns_of(records)
     try:
         samples = Samples.from_columns(columns)
     except BatchError as error:
         raise SourceError(f"{shown}: {error}") from error
-    del columns  # of all calls, which the next lines do not need
     totals = aggregates(samples)
-    metrics = run.rows if run else None
-    summary = judge_samples(records, shown, metrics, rules=rules, catalog=catalog, essential_tools=essential_tools)
+    summary = judge_samples(records, shown, rules=rules, catalog=catalog, essential_tools=essential_tools)
     return TraceReport(
         shown,
         records,
         tool_rows(samples),
         {name: totals[name] for name in TOTALS if name in totals},
         summary,
-        {record["id"]: "; ".join(own) for record, own in zip(records, marks(samples), strict=True) if own},
         (*odd.notes, *(f"values of {name} that are no numbers, left out: {n}" for name, n in no_numbers.items() if n)),
     )

@@ -31,7 +31,7 @@ def on_screen(report: TraceReport) -> RenderableType:
     rows = labelled(LABELS)
     rows.add_row("all traces", ", ".join(f"{name} {value:.3g}" for name, value in report.totals.items()))
     if report.summary is None:
-        rows.add_row("rules", "they look at training steps, and no trace has one; name the run with --run")
+        rows.add_row("rules", "they look at training steps, and no trace has one; write `step` into each")
     else:
         level = report.summary.level
         rows.add_row("rules", Text(headline(report.summary), style=STYLE[level] if level else "green"))
@@ -39,9 +39,6 @@ def on_screen(report: TraceReport) -> RenderableType:
             place = f" on {finding.slice}" if finding.slice != "all" else ""
             line = f"{finding.rule.id}{place}, step {finding.onset}: {finding.summary}"
             rows.add_row("", Text(cut(line, 150), style=STYLE[finding.severity]))
-    rows.add_row(
-        "odd", f"{len(report.marked)} traces with failed or repeated calls, refusals, claims, ...; --json names them"
-    )
     for heading, note in zip(("but", *[""] * len(report.notes)), report.notes, strict=False):
         rows.add_row(heading, Text(cut(note, 200), style="yellow"))
     return Group(*parts, rows)
