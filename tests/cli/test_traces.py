@@ -41,7 +41,7 @@ def test_a_table_of_tools_and_what_is_odd(chats):
     assert [line.split()[:3] for line in result.stdout.splitlines() if line.startswith(("search ", "read "))] == [
         ["search", "2", "0"], ["read", "2", "100"]
     ]  # fmt: skip
-    for said in ("write `step` into each", "lines that cannot be read, left out: 1, first line 2", "values of reward",
+    for said in ("name the run with --run", "lines that cannot be read, left out: 1, first line 2", "values of reward",
                  "objects that are no trace, left out: 1, first line 4, with x"):  # fmt: skip
         assert said in " ".join(result.stdout.split())
 

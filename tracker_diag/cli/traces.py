@@ -20,6 +20,9 @@ def traces(
         ),
     ],
     *,
+    run: Annotated[
+        str | None, typer.Option(help="The training run, as `diagnose` takes it; its clock gives the steps.")
+    ] = None,
     as_json: AsJson = False,
     samples: Annotated[Path | None, typer.Option(help="Write the sample records: JSON Lines, for `audit`.")] = None,
     essential: Annotated[
@@ -31,9 +34,11 @@ def traces(
     from tracker_diag.rules.loader import chosen
     from tracker_diag.samples.traces.report import read_traces
     from tracker_diag.samples.traces.shown import on_screen
+    from tracker_diag.trackers.open import read_run
 
     with refusing():
-        report = read_traces(source, rules=chosen(rules), catalog=False, essential_tools=essential or ())
+        trained = read_run(run) if run else None
+        report = read_traces(source, trained, rules=chosen(rules), catalog=False, essential_tools=essential or ())
         if samples:
             lines = [json.dumps(record, default=repr) for record in report.records]
             save("--samples", samples, "".join(f"{line}\n" for line in lines))

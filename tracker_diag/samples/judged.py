@@ -1,6 +1,6 @@
 """Samples of a finished run through the same judge as a live one: what the rules say of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracker_diag.detect.growth import USUAL, GrowthSettings
@@ -16,6 +16,7 @@ from tracker_diag.samples.records import Record, columns_of
 def judge_samples(
     records: Sequence[Record],
     source: str,
+    metrics: Mapping[int, Mapping[str, float]] | None = None,
     *,
     rules: Own = (),
     catalog: bool = True,
@@ -24,6 +25,7 @@ def judge_samples(
     """What the rules find, step by step in rising order; None where no record has a `step`.
 
     Args:
+        metrics: the training run's own metrics by step.
         rules, catalog, essential_tools: as in `Monitor`.
     """
     by_step: dict[int, list[Record]] = {}
@@ -32,16 +34,17 @@ def judge_samples(
             by_step.setdefault(step, []).append(record)
     if not by_step:
         return None
-    steps = sorted(by_step)
+    own = metrics or {}
+    steps = sorted(by_step.keys() | own.keys())
     intake = SampleIntake(Health(), None, essential_tools, texts=False)
     settings = GrowthSettings.for_run(len(steps)).dialled(USUAL)
     judge = Judge(in_force(rules, with_catalog=catalog), settings)
 
     def inputs_of(step: int) -> StepInputs:
-        if columns := columns_of(by_step[step])[0]:
+        if columns := columns_of(by_step.get(step, ()))[0]:
             intake.put_columns(columns)
-        sampled = intake.taken(step)
-        return StepInputs({}, samples=sampled.series, non_finite=sampled.broken, checked=bool(sampled.series))
+        sampled, row = intake.taken(step), own.get(step, {})
+        return StepInputs(row, samples=sampled.series, non_finite=sampled.broken, checked=bool(row or sampled.series))
 
     series, _ = judge_steps(judge, ((step, inputs_of(step)) for step in steps))
     summary = judge.summary(source, len(steps), steps[0], steps[-1])

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -175,7 +176,8 @@ class TestMlflow:
                     with mlflow.start_span("model", span_type="CHAT_MODEL") as model:
                         model.set_inputs({"messages": made.OPENAI[:2]})
                         model.set_outputs({"choices": [{"message": made.OPENAI[-1]}]})
-                    mlflow.update_current_trace(tags={"reward": str(step), "step": str(10 * step)})
+                    mlflow.update_current_trace(tags={"reward": str(step)})
+                mlflow.log_metric("reward", float(step), step=10 * step, timestamp=int(1000 * time.time()) + 1)
                 made_of.append(agent.trace_id)
         mlflow.flush_trace_async_logging()
         for trace in made_of:
@@ -184,7 +186,7 @@ class TestMlflow:
         return SimpleNamespace(run=run.info.run_id, store=mlflow_store, client=mlflow.MlflowClient())
 
     @pytest.mark.nightly
-    def test_traces_are_read_with_their_steps(self, traced):
+    def test_traces_are_read_and_joined_to_steps_by_the_clock(self, traced):
         source = f"mlflow:{traced.run}@{traced.store}"
         found = read_traces(source)
         assert found.notes == ()

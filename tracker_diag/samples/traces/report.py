@@ -14,7 +14,9 @@ from tracker_diag.samples.records import columns_of
 from tracker_diag.samples.samples import Samples
 from tracker_diag.samples.tools import ToolRow, tool_rows
 from tracker_diag.samples.traces.read import records_in
+from tracker_diag.samples.traces.steps import add_steps
 from tracker_diag.scrub import without_password
+from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.odd import Odd
 
 TOTALS = (
@@ -61,6 +63,7 @@ class TraceReport:
 
 def read_traces(
     source: str,
+    run: FinishedRun | None = None,
     *,
     rules: Own = (),
     catalog: bool = True,
@@ -72,6 +75,8 @@ def read_traces(
         source: a file, `mlflow:<run id, or name or id of an experiment>[@tracking uri]`, or the same of another
             tracker. A file has OTLP JSON, or spans as OpenTelemetry's SDK prints them. Or it has traces of MLflow or
             another tracker, or messages of OpenAI or Anthropic.
+        run: the training run. Its clock gives the step of traces that do not say theirs, and the rules see its metrics
+            too. Runs in the same MLflow that traces name are found.
         rules, catalog, essential_tools: as in `Monitor`.
 
     Raises:
@@ -80,13 +85,15 @@ def read_traces(
     """
     odd, shown = Odd(), without_password(source)
     records = records_in(source, odd)
+    add_steps(records, source, run, odd)
     columns, no_numbers = columns_of(records)
     try:
         samples = Samples.from_columns(columns)
     except BatchError as error:
         raise SourceError(f"{shown}: {error}") from error
     totals = aggregates(samples)
-    summary = judge_samples(records, shown, rules=rules, catalog=catalog, essential_tools=essential_tools)
+    metrics = run.rows if run else None
+    summary = judge_samples(records, shown, metrics, rules=rules, catalog=catalog, essential_tools=essential_tools)
     return TraceReport(
         shown,
         records,

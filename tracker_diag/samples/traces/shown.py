@@ -31,7 +31,7 @@ def on_screen(report: TraceReport) -> RenderableType:
     rows = labelled(LABELS)
     rows.add_row("all traces", ", ".join(f"{name} {value:.3g}" for name, value in report.totals.items()))
     if report.summary is None:
-        rows.add_row("rules", "they look at training steps, and no trace has one; write `step` into each")
+        rows.add_row("rules", "they look at training steps, and no trace has one; name the run with --run")
     else:
         level = report.summary.level
         rows.add_row("rules", Text(headline(report.summary), style=STYLE[level] if level else "green"))
