@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tracker_diag import read_traces
 from tracker_diag.cli.app import app
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "samples" / "traces" / "made.py")))
@@ -61,6 +62,18 @@ def test_what_it_writes_is_read_again_and_is_the_same(chats, tmp_path):
     record = json.loads(out.read_text().splitlines()[0])
     assert record["text"] == made.ANSWER
     assert record["components"] == {"a": 0.0}
+
+
+@pytest.mark.slow
+def test_texts_are_kept_for_files_alone_and_what_is_told_is_the_same(chats, tmp_path):
+    source = chats([{"messages": made.OPENAI, "reward": 1.0, "step": step} for step in (1, 2)])
+    told = run(source, "--json")
+    assert told.stdout == run(source, "--json", "--samples", tmp_path / "samples.jsonl").stdout
+    assert "prompt" in (tmp_path / "samples.jsonl").read_text()
+    whole, less = read_traces(str(source)), read_traces(str(source), texts=False)
+    assert whole.to_json() == less.to_json()
+    for one, bare in zip(whole.records, less.records, strict=True):
+        assert bare == {key: value for key, value in one.items() if key not in {"prompt", "completion"}}
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ def traces(
     source: Annotated[
         str,
         typer.Argument(
-            help="A file of OpenTelemetry spans (OTLP or SDK JSON), traces of MLflow or another tracker, "
+            help="A file of OpenTelemetry spans (OTLP or SDK JSON), Weave calls, traces of MLflow or another tracker, "
             "or messages; or mlflow:<run id or experiment>[@tracking uri], or <tracker>:<project> of another tracker."
         ),
     ],
@@ -38,7 +38,14 @@ def traces(
 
     with refusing():
         trained = read_run(run) if run else None
-        report = read_traces(source, trained, rules=chosen(rules), catalog=False, essential_tools=essential or ())
+        report = read_traces(
+            source,
+            trained,
+            rules=chosen(rules),
+            catalog=False,
+            essential_tools=essential or (),
+            texts=samples is not None,
+        )
         if samples:
             lines = [json.dumps(record, default=repr) for record in report.records]
             save("--samples", samples, "".join(f"{line}\n" for line in lines))

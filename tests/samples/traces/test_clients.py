@@ -1,4 +1,4 @@
-"""Traces that the real clients have written: MLflow, OpenTelemetry's SDK, Trackio."""
+"""Traces that the real clients have written: MLflow, OpenTelemetry's SDK, W&B Weave, Trackio."""
 
 import json
 import runpy
@@ -14,6 +14,7 @@ from tracker_diag.samples.traces.read import records_in
 from tracker_diag.trackers.odd import Odd
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("made.py"))))
+WEAVE = Path(__file__).with_name("weave_export.jsonl")
 
 
 def read(source):
@@ -29,6 +30,35 @@ def reads_page(fails):
     """What the tool does in all of them."""
     if fails:
         raise TimeoutError("no page")
+
+
+@pytest.mark.parametrize("file", ["weave_calls.jsonl", "weave_complete.jsonl", "weave_export.jsonl"])
+def test_calls_of_weave(file):
+    """As its clients post them, ends before beginnings and whole since 0.54, and as `get_calls` gives them back."""
+    records, notes = read(str(WEAVE.with_name(file)))
+    assert notes == ()
+    assert [record["step"] for record in records] == [0, 1]
+    for record in records:
+        assert names_and_status(record) == [("search", "ok"), ("search", "timeout")]
+        assert record["calls"][0]["arguments"] == {"q": made.QUESTION}
+        assert (record["prompt"][0]["content"], record["text"]) == (made.QUESTION, made.ANSWER)
+        assert (record["reward"], record["turns"]) == (1.0, 1)
+        assert 0 < record["seconds"] < 1
+
+
+def test_an_export_of_weave_that_names_its_run(tmp_path):
+    calls = [json.loads(line) for line in WEAVE.read_text().splitlines()]
+    steps = {trace: at for at, trace in enumerate(dict.fromkeys(call["trace_id"] for call in calls))}
+    for call in calls:
+        call["attributes"].pop("step")
+        usage = {"usage": {"m": {"completion_tokens": 5}}}
+        call |= {"wb_run_id": "e/p/run-a", "wb_run_step": 7 + steps[call["trace_id"]], "summary": usage}
+    file = tmp_path / "export.jsonl"
+    file.write_text("".join(json.dumps(call) + "\n" for call in calls))
+    records, _ = read(str(file))
+    assert [record["run"] for record in records] == ["run-a"] * 2
+    assert {record["step"] for record in records} == {7, 8}
+    assert records[0]["length"] == 5.0
 
 
 @pytest.fixture

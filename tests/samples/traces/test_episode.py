@@ -1,6 +1,7 @@
 """Spans of a trace become one sample record, however badly they hang together."""
 
 import random
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -89,21 +90,45 @@ def test_a_hundred_thousand_spans_in_one_chain_and_a_thousand_traces_are_read():
     assert sorted(len(record["calls"]) for record in records)[-2:] == [1, 100_000]
 
 
+class Said(dict):
+    """What a span says, that can be seen to be gone."""
+
+
 def conversation(n):
     """What an agent does in n calls, each by a model that is told all that was said before."""
     said = [{"role": "user", "content": "2+2?"}]
-    yield span("root", None, "agent", 1.0, 98.0, inputs={"task": "2+2?"}, outputs={"answer": "4"})
+    yield span("root", None, "agent", 1.0, 98.0, inputs=Said(task="2+2?"), outputs=Said(answer="4"))
     for i in range(n):
         asks = {"role": "assistant", "content": None, "tool_calls": [{"id": str(i), "name": "search", "arguments": {}}]}
-        yield span(f"model{i}", "root", "llm", 2.0 + 3 * i, inputs={"messages": list(said)}, outputs=asks)
-        yield span(f"chain{i}", "root", "other", 3.0 + 3 * i, inputs={"state": said}, outputs={"state": said})
+        yield span(f"model{i}", "root", "llm", 2.0 + 3 * i, inputs=Said(messages=list(said)), outputs=Said(asks))
+        yield span(f"chain{i}", "root", "other", 3.0 + 3 * i, inputs=Said(state=said), outputs=Said(state=said))
         yield span(
-            f"call{i}", f"chain{i}", "tool", 4.0 + 3 * i, inputs={"q": i}, outputs={"error": "no page" * (i % 2)}
+            f"call{i}", f"chain{i}", "tool", 4.0 + 3 * i, inputs=Said(q=i), outputs=Said(error="no page" * (i % 2))
         )
         said += [asks, {"role": "tool", "tool_call_id": str(i), "content": "no page"}]
     yield span(
-        "last", "root", "llm", 90.0, inputs={"messages": list(said)}, outputs={"role": "assistant", "content": "4"}
+        "last", "root", "llm", 90.0, inputs=Said(messages=list(said)), outputs={"role": "assistant", "content": "4"}
     )
+
+
+def test_what_no_sample_is_made_of_is_let_go_before_the_end():
+    gather = Gather(Odd())
+    alive = {}
+    for one in conversation(8):
+        alive |= {(one.id, name): weakref.ref(said) for name in ("inputs", "outputs")
+                  if isinstance(said := getattr(one, name), Said)}  # fmt: skip
+        gather.put_span(one)
+    del one, said
+    kept = {place for place, said in alive.items() if said() is not None}
+    assert kept == {
+        ("root", "inputs"),
+        ("root", "outputs"),
+        ("last", "inputs"),
+        *((f"call{i}", "inputs") for i in range(8)),
+    }
+    (record,) = gather.records()
+    assert [call["status"] for call in record["calls"]] == ["ok", "error"] * 4
+    assert len(record["prompt"] + record["completion"]) == 1 + 2 * 8 + 1
 
 
 @pytest.mark.parametrize("seed", range(5))

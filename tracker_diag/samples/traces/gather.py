@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tracker_diag.samples.columns import NUMBERS
@@ -13,11 +14,13 @@ from tracker_diag.trackers.odd import Odd
 
 
 class Gather:
-    """Takes spans in any order, and gives a record for each trace."""
+    """Takes spans in any order, and gives records; texts that no record is made of are let go at once."""
 
     def __init__(self, odd: Odd) -> None:
         self._odd = odd
         self._traces: dict[str, dict[str, Span]] = {}
+        self._asked: dict[str, Span] = {}
+        """Of each trace the last span that asked a model with messages: they hold what was said before it."""
 
     def put_span(self, span: Span) -> None:
         """Take in a span; of two with the same id the last one counts."""
@@ -25,11 +28,31 @@ class Gather:
         if span.id in spans:
             self._odd.count("spans that come twice, the last one counts", f"{span.name} {span.id}")
         spans[span.id] = span
+        if span.parent is not None and span.kind in ("tool", "other"):
+            spans[span.id] = _bare(span)
+        elif span.parent is not None and span.kind == "llm" and span.start is not None:
+            last = self._asked.get(span.trace)
+            if last is not None and span.start < (last.start or 0.0):
+                spans[span.id] = _bare(span)
+            elif messages_in(span.inputs):
+                if last is not None and last.id != span.id:
+                    spans[last.id] = _bare(last)
+                self._asked[span.trace] = span
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """One record for each trace, in the order in which they came."""
-        for trace, spans in self._traces.items():
-            yield record_of_spans(trace, [*spans.values()], self._odd)
+        """One record for each trace, in the order in which they came; its spans are let go."""
+        for trace in list(self._traces):
+            self._asked.pop(trace, None)
+            yield record_of_spans(trace, [*self._traces.pop(trace).values()], self._odd)
+
+
+def _bare(span: Span) -> Span:
+    """Without its texts, but for the arguments of a tool; what its result says of the call is kept."""
+    if span.kind != "tool":
+        return replace(span, inputs=None, outputs=None)
+    cut = mapping(span.outputs).get("truncated")
+    status = status_of(span.outputs) if span.status == "ok" else span.status
+    return replace(span, outputs=None if cut is None else {"truncated": cut}, status=status)
 
 
 def record_of_spans(

@@ -68,29 +68,33 @@ def read_traces(
     rules: Own = (),
     catalog: bool = True,
     essential_tools: Sequence[str] = (),
+    texts: bool = True,
 ) -> TraceReport:
     """Read the traces of `source`: how each tool fares, and what the rules say over the training steps.
 
     Args:
         source: a file, `mlflow:<run id, or name or id of an experiment>[@tracking uri]`, or the same of another
-            tracker. A file has OTLP JSON, or spans as OpenTelemetry's SDK prints them. Or it has traces of MLflow or
-            another tracker, or messages of OpenAI or Anthropic.
+            tracker. A file has OTLP JSON, spans as OpenTelemetry's SDK prints them, or W&B Weave calls. Or it has
+            traces of MLflow or another tracker, or messages of OpenAI or Anthropic.
         run: the training run. Its clock gives the step of traces that do not say theirs, and the rules see its metrics
             too. Runs in the same MLflow that traces name are found.
         rules, catalog, essential_tools: as in `Monitor`.
+        texts: whether records have `prompt` and `completion`, for which a million spans may need too much memory. Else
+            they have only the last answer, as `text`.
 
     Raises:
         MissingExtra: mlflow is not installed.
         SourceError: in one line, what cannot be read, where, and why.
     """
     odd, shown = Odd(), without_password(source)
-    records = records_in(source, odd)
+    records = records_in(source, odd, texts=texts)
     add_steps(records, source, run, odd)
     columns, no_numbers = columns_of(records)
     try:
         samples = Samples.from_columns(columns)
     except BatchError as error:
         raise SourceError(f"{shown}: {error}") from error
+    del columns  # of all calls, which the next lines do not need
     totals = aggregates(samples)
     metrics = run.rows if run else None
     summary = judge_samples(records, shown, metrics, rules=rules, catalog=catalog, essential_tools=essential_tools)
