@@ -98,8 +98,17 @@ OPENINFERENCE = {
     "model": {
         "openinference.span.kind": "LLM",
         "llm.token_count.completion": 7,
-        "input.value": json.dumps({"messages": made.OPENAI[1:-1]}),  # as its instrumentors write the whole request
-        "output.value": json.dumps({"choices": [{"message": made.OPENAI[-1]}]}),
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.contents.0.message_content.text": made.QUESTION,
+        "llm.input_messages.1.message.role": "assistant",
+        "llm.input_messages.1.message.tool_calls.0.tool_call.id": "a",
+        "llm.input_messages.1.message.tool_calls.0.tool_call.function.name": "search",
+        "llm.input_messages.1.message.tool_calls.0.tool_call.function.arguments": json.dumps(made.ARGUMENTS),
+        "llm.input_messages.2.message.role": "tool",
+        "llm.input_messages.2.message.content": "4",
+        "llm.input_messages.2.message.tool_call_id": "a",
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": made.ANSWER,
     },
 }
 GEN_AI = {

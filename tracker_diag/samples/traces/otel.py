@@ -3,6 +3,8 @@
 The conventions: OpenInference, OpenTelemetry's `gen_ai`, OpenLLMetry's `traceloop` and MLflow's own.
 """
 
+import re
+from collections import defaultdict
 from collections.abc import Mapping
 from sys import intern
 from typing import Any
@@ -29,6 +31,9 @@ TOKEN_KEYS = ("gen_ai.usage.output_tokens", "llm.token_count.completion", "gen_a
 FAILED = {2, "2", "STATUS_CODE_ERROR", "ERROR"}
 
 NANO = 1e9
+OPENINFERENCE = re.compile(r"llm\.(input|output)_messages\.(\d+)\.message\.(.+)")
+_CALL = re.compile(r"tool_calls\.(\d+)\.tool_call\.(id|function\.name|function\.arguments)")
+_TEXT = re.compile(r"contents\.(\d+)\.message_content\.text")
 
 
 def is_otel(document: Mapping[str, Any]) -> bool:
@@ -99,12 +104,42 @@ def _status(span: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
 
 def _of_model(attributes: Mapping[str, Any], inputs: Any, outputs: Any) -> tuple[Any, Any]:
     """Messages to and from a model, with the reason why it stopped."""
+    flat = _openinference(attributes)
+    inputs, outputs = flat["input"] or inputs, flat["output"] or outputs
     if system := parsed(attributes.get("gen_ai.system_instructions")):
         inputs = {"system": system, "messages": inputs}
     reasons = parsed(attributes.get("gen_ai.response.finish_reasons"))
     if isinstance(reasons, list | tuple) and reasons:
         outputs = {"messages": outputs, "finish_reason": reasons[0]}
     return inputs, outputs
+
+
+def _openinference(attributes: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Messages that OpenInference has spread over attributes, such as `llm.input_messages.0.message.role`."""
+    sides: dict[str, dict[int, dict[str, Any]]] = {"input": defaultdict(dict), "output": defaultdict(dict)}
+    for key, value in attributes.items():
+        if not (at := OPENINFERENCE.fullmatch(key)):
+            continue
+        message = sides[at[1]][int(at[2])]
+        if call := _CALL.fullmatch(at[3]):
+            tool_call = message.setdefault("tool_calls", {}).setdefault(int(call[1]), {"function": {}})
+            if call[2] == "id":
+                tool_call["id"] = value
+            else:
+                tool_call["function"][call[2].removeprefix("function.")] = value
+        elif text := _TEXT.fullmatch(at[3]):
+            message.setdefault("texts", {})[int(text[1])] = value
+        else:
+            message[at[3]] = value
+    return {side: [_message(messages[place]) for place in sorted(messages)] for side, messages in sides.items()}
+
+
+def _message(fields: dict[str, Any]) -> dict[str, Any]:
+    message = {"role": "user", **fields}
+    for name, key in (("tool_calls", "tool_calls"), ("texts", "content")):
+        if name in fields:
+            message[key] = [fields[name][place] for place in sorted(fields[name])]
+    return message
 
 
 def _tokens(attributes: Mapping[str, Any], kind: Kind) -> float | None:
