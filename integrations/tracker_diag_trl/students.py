@@ -125,7 +125,7 @@ class A2poTensors(StudentTensors):
         return {"selective_log_softmax": ((), self._scored), "_get_sequence_logps": (given, self._summed)}
 
     def owner(self, name: str) -> Any:
-        kind = next(one for one in type(self._trainer).__mro__ if one.__name__ == "A2POTrainer")
+        kind = next(kind for kind in type(self._trainer).__mro__ if kind.__name__ == "A2POTrainer")
         return sys.modules[kind.__module__] if name == "selective_log_softmax" else self._trainer
 
     def _scored(self, result: Any, given: Mapping[str, Any]) -> None:
