@@ -24,11 +24,12 @@ __all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
 
 TESTED = "0.29, 1.9, 1.14 and 1.16"
 SEES = {
-    "policy": "GRPO and SDFT with num_iterations > 1, or with more steps per generation than gradients are accumulated "
-    "over",
+    "policy": "GRPO, SDFT and SDPO with num_iterations > 1, or with more steps per generation than gradients are "
+    "accumulated over",
     "mismatch": "GRPO and IW-OPD with vLLM, or GRPO with a rollout_func that gives log-probabilities; tokens that vLLM "
     "could not score are left out and counted",
-    "reference": "GRPO with beta > 0; in GKD, SDFT and IW-OPD the teacher, on what the student has sampled itself",
+    "reference": "GRPO with beta > 0; in GKD, SDFT, SDPO and IW-OPD the teacher, on what the student has sampled "
+    "itself; in A2PO its first policy",
     "post_tool": "GRPO with tools, environment_factory, or a rollout_func that gives env_mask; completions of a "
     "dataset whose prompt has a tool's result among its messages",
     "advantage": "GRPO, with each of the pairs",
@@ -41,8 +42,9 @@ SEES = {
     "process",
     "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
     "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in "
-    "AsyncGRPO; in IW-OPD with the JSD loss; in GKD and IW-OPD whether a prompt has a tool's result; in GRPO with the "
-    "liger loss of older releases, or as Unsloth has it; which of several tools answered; "
+    "AsyncGRPO; in Distillation, whose loss makes no log-probabilities of tokens; in IW-OPD with the JSD loss; in GKD "
+    "and IW-OPD whether a prompt has a tool's result; in GRPO with the liger loss of older releases, or as Unsloth has "
+    "it; which of several tools answered; "
     "who wrote what in rows of a rollout_func without env_mask, with several prompts a task or turns in a completion; "
     "their context is unknown, and they count only in the slice all. Completions that "
     "mask_truncated_completions takes out of the loss are only counted",

@@ -31,6 +31,9 @@ UNSLOTH = (
 ALONE = ("_generate_single_turn", "_tool_call_loop", "_get_per_token_logps_and_entropies")
 """What a process of GRPO does without the others: sampling, tools, and the pass that makes log-probabilities."""
 
+SCORED = ("GRPOTrainer", "RLOOTrainer")
+"""How the names of trainers end that tell the rewards of each completion."""
+
 _COPY = "Unsloth"
 """How the name of its copy of each of TRL's trainers begins."""
 
@@ -57,7 +60,7 @@ class DiagnosticsCallback(Watching):
             self._look(trainer, kind)
         elif of_unsloth(trainer):
             _warn(trainer, UNSLOTH)
-        if hasattr(trainer, "reward_funcs"):
+        if any(kind.__name__.endswith(SCORED) for kind in type(trainer).__mro__):
             self._look_at_samples(trainer)
 
     def _made(self, trainer: Any) -> Monitor:
@@ -106,7 +109,7 @@ class DiagnosticsCallback(Watching):
             tensors = kind(trainer, self.monitor)
             with ExitStack() as hooks:
                 for name, (parameters, seen) in tensors.hooked.items():
-                    hooks.callback(after(trainer, name, parameters, seen, self.monitor))
+                    hooks.callback(after(tensors.owner(name), name, parameters, seen, self.monitor))
                 self._hooks.push(hooks.pop_all())
         except CHANGED as error:
             _changed(trainer, error, "ratios of tokens are not seen")

@@ -4,6 +4,7 @@ Each loss is looked at where it compares the two. Only tokens that the student h
 their KL needs samples of the student.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -40,7 +41,7 @@ class StudentTensors(GrpoTensors):
 
 
 class SdftTensors(StudentTensors):
-    """Of SDFT, which trains on a generation in several steps, as GRPO does."""
+    """Of SDFT and SDPO, which train on a generation in several steps, as GRPO does."""
 
     generates = "sample_rollouts"
     hints: ClassVar[Mapping[Pair, str]] = {"policy": HINTS["policy"]}
@@ -48,15 +49,16 @@ class SdftTensors(StudentTensors):
     def __init__(self, trainer: Any, monitor: Monitor) -> None:
         super().__init__(trainer, monitor)
         self.sampled_elsewhere = False  # what vLLM says of its samples is not kept
+        self._masks = True  # SDPO leaves out rows whose teacher would know nothing more
 
     @property
     def hooked(self) -> Hooked:
         return {"_compute_teacher_student_logits": (("inputs",), self._forwarded)}
 
     def _forwarded(self, result: Any, given: Mapping[str, Any]) -> None:
-        if not self._trainer.generate_from_teacher:
+        if not getattr(self._trainer, "generate_from_teacher", False):
             labels = result.completion_ids.where(result.loss_mask.bool(), IGNORED)
-            names = {"prompt_ids", "prompt_mask", "old_per_token_logps"} & given["inputs"].keys()
+            names = {"prompt_ids", "prompt_mask", "old_per_token_logps", "advantages"} & given["inputs"].keys()
             more = {name: given["inputs"][name] for name in names}
             self._compare(result.student_logits, picked(result.teacher_logits, labels), labels, **more)
 
@@ -103,6 +105,44 @@ class IwOpdTensors(GkdTensors):
         self._compare(student, given["teacher_actual_logprobs"], given["labels"], **sampler)
 
 
+class A2poTensors(StudentTensors):
+    """Of A2PO, whose reference is its first policy. It scores its samples with the reference, then with the policy.
+
+    Its functions give sums over sequences. So the helper that they take the tokens' values from is looked at.
+    """
+
+    generates = ""
+    hints: ClassVar[Mapping[Pair, str]] = {}
+    _scores: Any = None
+    _reference: Any = None
+
+    def _schedule(self, args: Any) -> tuple[int, int]:
+        return 1, 1
+
+    @property
+    def hooked(self) -> Hooked:
+        given = ("input_ids", "attention_mask", "logits_to_keep")
+        return {"selective_log_softmax": ((), self._scored), "_get_sequence_logps": (given, self._summed)}
+
+    def owner(self, name: str) -> Any:
+        kind = next(kind for kind in type(self._trainer).__mro__ if kind.__name__ == "A2POTrainer")
+        return sys.modules[kind.__module__] if name == "selective_log_softmax" else self._trainer
+
+    def _scored(self, result: Any, given: Mapping[str, Any]) -> None:
+        self._scores = result.detach()
+
+    def _summed(self, result: Any, given: Mapping[str, Any]) -> None:
+        if not torch.is_grad_enabled():
+            self._reference = self._scores
+            return
+        ids, mask = given["input_ids"], given["attention_mask"]
+        at = ids.shape[1] - given["logits_to_keep"]
+        inputs = {"prompt_ids": ids[:, :at], "prompt_mask": mask[:, :at], "completion_ids": ids[:, at:]}
+        inputs |= {"completion_mask": mask[:, at:], "ref_per_token_logps": self._reference}
+        self._logprobs, self._scores, self._reference = self._scores, None, None
+        self.loss(None, {"inputs": inputs})
+
+
 def picked(logits: Any, labels: Any) -> Any:
     """(B, T) float32 log-probabilities of `labels` (B, T), 0 for `IGNORED`, from `logits` (B, T, V).
 
@@ -113,6 +153,7 @@ def picked(logits: Any, labels: Any) -> Any:
 
 
 STUDENTS: Mapping[str, type[GrpoTensors]] = {
-    "GKDTrainer": GkdTensors, "SDFTTrainer": SdftTensors, "IWOPDTrainer": IwOpdTensors
+    "GKDTrainer": GkdTensors, "SDFTTrainer": SdftTensors, "SDPOTrainer": SdftTensors, "IWOPDTrainer": IwOpdTensors,
+    "A2POTrainer": A2poTensors,
 }  # fmt: skip
 """By the name of TRL's class."""

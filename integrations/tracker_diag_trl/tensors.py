@@ -79,6 +79,10 @@ class GrpoTensors:
             "_compute_loss": (("model", "inputs"), self.loss),
         }
 
+    def owner(self, name: str) -> Any:
+        """What has the function `name` of `hooked`."""
+        return self._trainer
+
     def log_probabilities(self, result: Any, given: Mapping[str, Any]) -> None:
         """After `_get_per_token_logps_and_entropies`: keep those of the policy that is being trained."""
         if torch.is_grad_enabled():  # else they are the old policy's or the reference's, or it is an evaluation

@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from tests.examples.test_examples import EXPECTED
 from tracker_diag.cli.app import app
 
 ROOT = Path(__file__).parents[2]
@@ -19,8 +22,8 @@ ROWS = re.findall(
     (ROOT / "docs" / "coverage.md").read_text(),
     re.MULTILINE,
 )
-TRAINED = ("tracker-diag demo", "python examples/", "python docs/make_guards.py")
-"""How commands begin that train, which other tests run."""
+EXAMPLE, STUDY, DEMO = "python examples/", "python docs/make_guards.py", "tracker-diag demo"
+"""How commands begin that train. test_examples.py runs the examples, and tests/demo the demo."""
 
 FUNCTIONS = """
 import gymnasium
@@ -81,6 +84,10 @@ def folder(tmp_path_factory):
              "kl": 0.01 + max(i - 70, 0) / 50, "completions/mean_length": 100, "tools/call_frequency": 1.0,
              "tools/failure_frequency": 0.02 + 0.5 * (i > 50)} for i in range(120)
         ),
+        "ORPO": lines(
+            {"step": i, "loss": 0.9 + i / 400, "nll_loss": 0.7, "log_odds_ratio": -0.6 - i / 200, "logps/chosen": -40.0,
+             "rewards/margins": 0.1 - i / 200, "rewards/accuracies": 0.6 - i / 300} for i in range(80)
+        ),
         "SOURCE": lines({"step": i, "messages": chat, "reward": 1.0} for i in range(8)),
         "SAMPLES.jsonl": lines(samples), "PAIRS.jsonl": lines(pairs),
         "EVALUATION.jsonl": lines({"prompt": f"add {i}"} for i in range(20)),
@@ -89,10 +96,16 @@ def folder(tmp_path_factory):
     }  # fmt: skip
     for name, text in texts.items():
         (made / name).write_text(text)
-    tokens = {name: rng.normal(-1, 0.1, 400) for name in ("logprob", "old_logprob")}
-    places = {"step": np.zeros(400, int), "sequence": np.arange(400) // 20, "position": np.arange(400) % 20}
-    pq.write_table(pa.table(places | tokens | {"is_model": np.arange(400) % 20 > 4}), made / "TOKENS.parquet")
+    at, places = np.arange(4000), ("step", "sequence", "position")
+    tokens = dict(zip(places, (at // 400, at // 20, at % 20), strict=True)) | {"is_model": at % 20 > 4}
+    tokens |= {name: rng.normal(-1, 0.1, 4000) for name in ("logprob", "old_logprob")}
+    pq.write_table(pa.table(tokens), made / "TOKENS.parquet")
     return made
+
+
+def words_of(command):
+    """What `command` is to print, in each row that has it."""
+    return {word for row in ROWS if row[2] == command for word in row[3].split("; ")}
 
 
 def test_each_row_is_answered_by_a_command():
@@ -107,18 +120,40 @@ def test_the_commands_run_and_print_what_the_page_says(folder, monkeypatch, caps
     for part in ("tracker_diag", "tests"):
         (folder / part).symlink_to(ROOT / part)
     for command in dict.fromkeys(row[2] for row in ROWS):
-        program, *arguments = shlex.split(command)
-        if command.startswith(TRAINED):
-            assert program == "tracker-diag" or (ROOT / arguments[0]).exists()
+        output = ""
+        if command.startswith((STUDY, DEMO)):
             continue
-        if program == "tracker-diag":
-            shown = CliRunner().invoke(app, arguments)
-            assert shown.exit_code in (0, 1), (command, shown.output)
-            assert isinstance(shown.exception, SystemExit | None), command
-            output = shown.output
-        else:
-            monkeypatch.syspath_prepend(folder)
-            exec(arguments[1], {})  # noqa: S102  # of our own page
-            output = capsys.readouterr().out
-        for word in (row[3] for row in ROWS if row[2] == command):
+        for part in command.split(" && "):
+            program, *arguments = shlex.split(part)
+            if command.startswith(EXAMPLE):
+                output += EXPECTED[command.removeprefix(EXAMPLE)]
+            elif program == "tracker-diag":
+                shown = CliRunner().invoke(app, arguments)
+                assert shown.exit_code in (0, 1), (part, shown.output)
+                assert isinstance(shown.exception, SystemExit | None), part
+                output += shown.output
+            else:
+                monkeypatch.syspath_prepend(folder)
+                exec(arguments[1], {})  # noqa: S102  # of our own page
+                output += capsys.readouterr().out
+            if "--html" in arguments:
+                output += (folder / arguments[-1]).read_text()
+        for word in words_of(command):
             assert word in " ".join(output.split()), (command, word, output)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("command", sorted({row[2] for row in ROWS if row[2].startswith(STUDY)}))
+def test_a_command_of_the_study_makes_the_runs_that_are_missing_and_prints_what_the_page_says(tmp_path, command):
+    script, option, only = shlex.split(command)[1:]
+    runs = json.loads((ROOT / "docs" / "guards.json").read_text())
+    missing = [
+        run for run in runs if run["seed"] == 0 and run["case"].startswith(only)
+        and any(word in f"{run['case']} {run['guard']}" for word in words_of(command))
+    ]  # fmt: skip
+    (kept := tmp_path / "kept.jsonl").write_text(lines(run for run in runs if run not in missing))
+    given = [sys.executable, "-W", "ignore", ROOT / script, option, only, "--kept", kept]
+    done = subprocess.run(given, capture_output=True, text=True, check=True)
+    assert missing
+    assert len(kept.read_text().splitlines()) == len(runs)
+    assert all(word in done.stdout for word in words_of(command))

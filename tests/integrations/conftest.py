@@ -141,6 +141,9 @@ def places(tmp_path, monkeypatch, new_mlflow_store):
     for name in ("TENSORBOARD_DIR", "TENSORBOARD_LOGGING_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "curves"))
     monkeypatch.chdir(tmp_path)
+    yield
+    while "mlflow" in sys.modules and sys.modules["mlflow"].active_run():  # not every framework ends it
+        sys.modules["mlflow"].end_run()
 
 
 @pytest.fixture

@@ -217,6 +217,8 @@ def others():
     asked = [{"prompt": row["prompt"]} for row in prompts(32)]
     scored = {"reward_funcs": lambda completions, **_: [0.01 * len(str(said)) for said in completions]}
     short, long = ({"max_completion_length": most} for most in (8, 16))
+    again, fed_back = {"num_iterations": 2}, {"include_environment_feedback": True}
+    unsolved = {"success_reward_threshold": 99.0}
     dialogues = [{"messages": [*row["prompt"], {"role": "assistant", "content": "07"}]} for row in prompts(32)]
     hinted = [row | {"privileged_context": "07"} for row in prompts(32)]
     teacher = {"teacher_model": taught}
@@ -228,10 +230,11 @@ def others():
         "cpo": (cpo.CPOTrainer, cpo.CPOConfig, pairs, {}, {}),
         "tpo": (tpo.TPOTrainer, tpo.TPOConfig, [row | {"reference": row["chosen"]} for row in pairs], {}, {}),
         "rloo": (trl.RLOOTrainer, trl.RLOOConfig, prompts(32), short, scored),
-        "gmpo": (gmpo.GMPOTrainer, gmpo.GMPOConfig, prompts(32), short | {"num_iterations": 2}, scored),
-        "a2po": (a2po.A2POTrainer, a2po.A2POConfig, prompts(32), short, scored),
-        "sdpo": (sdpo.SDPOTrainer, sdpo.SDPOConfig, hinted, short, scored),
-        "sdft": (compared(sdft.SDFTTrainer), sdft.SDFTConfig, hinted, long | {"num_iterations": 2}, {}),
+        "gmpo": (gmpo.GMPOTrainer, gmpo.GMPOConfig, prompts(32), short | again, scored),
+        "a2po": (compared(a2po.A2POTrainer), a2po.A2POConfig, prompts(32), long, scored),
+        "sdpo": (compared(sdpo.SDPOTrainer), sdpo.SDPOConfig, hinted, long | again | fed_back, scored),
+        "sdpo, unsolved": (sdpo.SDPOTrainer, sdpo.SDPOConfig, hinted, short | unsolved, scored),
+        "sdft": (compared(sdft.SDFTTrainer), sdft.SDFTConfig, hinted, long | again, {}),
         "gkd": (compared(gkd.GKDTrainer), gkd.GKDConfig, dialogues, {"max_new_tokens": 16, "lmbda": 1.0}, teacher),
         "iw_opd": (compared(iw_opd.IWOPDTrainer), iw_opd.IWOPDConfig, dialogues, long, teacher),
         "online_dpo": (online_dpo.OnlineDPOTrainer, online_dpo.OnlineDPOConfig, asked, {"max_new_tokens": 8}, scored),
@@ -263,7 +266,7 @@ def scorer():
 
 
 def compared(kind):
-    """`kind` that also compares student and teacher itself, in plain torch, to hold the diagnostics against."""
+    """`kind` that compares policy and teacher or reference itself, in plain torch, to hold the diagnostics against."""
     import torch
 
     class Compared(kind):
@@ -276,8 +279,13 @@ def compared(kind):
             if "labels" in inputs:
                 read = dict.fromkeys(("", "teacher_"), (inputs["input_ids"], inputs["attention_mask"]))
                 labels = inputs["labels"][:, 1:]
+            elif "logits_to_keep" in inputs:
+                read = dict.fromkeys(("", "teacher_"), (inputs["input_ids"], inputs["attention_mask"]))
+                ids, mask = (values[:, -inputs["logits_to_keep"] :] for values in read[""])
+                labels = ids.where(mask == 1, -100)
             else:
-                labels = inputs["completion_ids"].where(inputs["completion_mask"] == 1, -100)
+                rows = inputs.get("self_distillation_mask", torch.ones(1))
+                labels = inputs["completion_ids"].where(inputs["completion_mask"] * rows[:, None] == 1, -100)
                 ids, mask = (torch.cat([inputs[f"prompt_{x}"], inputs[f"completion_{x}"]], 1) for x in ("ids", "mask"))
                 read = {"": (ids, mask), "teacher_": (inputs["teacher_input_ids"], inputs["teacher_attention_mask"])}
             mine, ids = labels != -100, labels.clamp(min=0)[..., None]
@@ -288,7 +296,8 @@ def compared(kind):
                 return logits.log_softmax(-1).gather(2, ids)[..., 0][mine]
 
             with torch.no_grad():
-                student, teacher = log_probabilities(model, ""), log_probabilities(self.teacher_model, "teacher_")
+                known = self.ref_model if "ref_logps" in inputs else self.teacher_model
+                student, teacher = log_probabilities(model, ""), log_probabilities(known, "teacher_")
             old = inputs.get("old_per_token_logps")
             moved = {"reference": student - teacher, "policy": student - (student if old is None else old[mine])}
             call = {"step": self.state.global_step, "tokens": len(student), "log_ratios": moved["reference"].double()}
@@ -304,18 +313,20 @@ def compares_every_token(run):
 
     calls, table = run.trainer.calls, run.monitor.slices_table()
     assert counts(table, "reference")["all"] == tokens_with_signal(calls, "reference") >= 200
+    if any(call["policy"] > NO_SIGNAL for call in calls):
+        assert counts(table, "policy")["all"] == tokens_with_signal(calls, "policy")
     r = torch.cat([call["log_ratios"] for call in calls if call["reference"] > NO_SIGNAL])
     kl = float((torch.expm1(-r) + r).mean())
     assert counts(table, "reference", "k3")["all"] == pytest.approx(kl, rel=1e-5)
 
 
 ALGORITHMS = {"sft": "sft", "dpo": "dpo", "kto": "dpo", "orpo": "dpo", "rloo": "grpo", "online_dpo": "dpo"}
-OTHERS = ("reward", "cpo", "tpo", "gmpo", "a2po", "sdpo", "sdft", "gkd", "iw_opd", "distillation")
+OTHERS = ("reward", "cpo", "tpo", "gmpo", "a2po", "sdpo", "sdpo, unsolved", "sdft", "gkd", "iw_opd", "distillation")
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [*ALGORITHMS, *OTHERS])
-def test_another_trainer_is_seen_by_what_it_logs_and_trains_as_without_us(tmp_path, name):
+def test_another_trainer_is_seen_by_what_it_logs_and_trains_as_without_us(tmp_path, caplog, name):
     from datasets import Dataset
     from task import tokenizer
     from train import common, model, watched, weights
@@ -343,8 +354,9 @@ def test_another_trainer_is_seen_by_what_it_logs_and_trains_as_without_us(tmp_pa
     run = watched(ours)
     assert outcome(ours) == outcome(plain)
     assert run.monitor.failures == []
+    assert not [message for message in about_us(caplog) if "is not a tested version" in message]
     assert name not in ALGORITHMS or algorithm_of(run.monitor.config) == ALGORITHMS[name]
-    assert bool(run.monitor.slices_table().rows) == (name in {"gmpo", "gkd", "sdft", "iw_opd"})
+    assert bool(run.monitor.slices_table().rows) == (name in {"gmpo", "gkd", "sdft", "sdpo", "a2po", "iw_opd"})
     if hasattr(ours, "calls"):
         compares_every_token(run)
     names = {key for row in run.kept.own.values() for key in row}

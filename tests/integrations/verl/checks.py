@@ -103,7 +103,7 @@ class TestConformance(SameWithUs, KnowsTheSettings, LeavesNoHook, SurvivesWhatIs
         ("v1", "calculate_debug_metrics"): True, ("v0", "compute_advantage"): True,
         ("v1", "compute_advantage_for_multi_trajectories"): True, ("trainer v1", "_compute_advantage"): True,
         ("v0", "RayPPOTrainer"): True, ("trainer v0", "_save_checkpoint"): True,
-        ("trainer v1", "_load_checkpoint"): True, ("tracking", "log"): False, (None, "verl.utils.tracking"): False,
+        ("trainer v1", "_load_checkpoint"): True, ("tracking", "log"): False,
     }  # fmt: skip
 
     def owners(self, training):

@@ -59,7 +59,7 @@ def skyrl_arrays(handle: Any) -> dict[str, Any]:
 
 
 def _array(saved: Mapping[str, Any]) -> Any:
-    if saved["format"] == "torch":  # bfloat16, which numpy does not have
+    if "dtype" not in saved:  # torch's own format: bfloat16, which numpy does not have
         return require("torch", "torch").load(BytesIO(saved["data"]), weights_only=True).float().numpy()
     return np.frombuffer(saved["data"], saved["dtype"]).reshape(saved["shape"])
 
