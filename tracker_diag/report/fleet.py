@@ -65,10 +65,17 @@ class FleetRow:
     """What keeps this row from being complete: why the run cannot be read, for example."""
     decision: str = ""
     """What to do with it, in a few words."""
+    remedy: str = ""
+    """What to do first about the cause."""
     outcome_curve: Small = ()
     """Of the reward; of an evaluation where there is no reward."""
     tail_curve: Small = ()
     """Of what the first break rests on, or of the tail after tool calls."""
+
+    @property
+    def broke(self) -> str:
+        """What broke first, without rule and slice."""
+        return self.first_break.partition(": ")[2].removesuffix(", over")
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ class Fleet:
         """How many runs to stop, why, the usual reason first, and the tone: "Stop 3 of 12 runs", "2 × NaN", "error"."""
         for verb, tone in (("Stop", "error"), ("Watch", "warn")):
             rows = [row for row in self.rows if row.decision.startswith(verb)]
-            why = Counter(row.first_break.partition(": ")[2].removesuffix(", over") or row.first_break for row in rows)
+            why = Counter(row.broke or row.first_break for row in rows)
             if rows:
                 reasons = "; ".join(f"{number} × {title}" for title, number in why.most_common(3) if title)
                 return f"{verb} {len(rows)} of {len(self.rows)} runs", reasons, tone
@@ -106,7 +113,7 @@ class Fleet:
 
 
 def grouped(fleet: Fleet) -> list[tuple[str, str, list[FleetRow]]]:
-    """The runs by the rule that broke first, the worst on top; what is not known and what is ok come last.
+    """The runs by what broke first, the worst on top; what is not known and what is ok come last.
 
     Returns:
         A title, the level and the runs of each group.
@@ -114,12 +121,8 @@ def grouped(fleet: Fleet) -> list[tuple[str, str, list[FleetRow]]]:
     by_rule: dict[tuple[str, str], list[FleetRow]] = {}
     for row in fleet.sorted:
         loud = row.level in LOUD
-        by_rule.setdefault((row.rule, "") if loud else ("", row.level), []).append(row)
-    groups = []
-    for (rule, level), rows in by_rule.items():
-        title = f"{rule} {rows[0].first_break.partition(': ')[2].removesuffix(', over')}".strip() if rule else level
-        groups.append((title or rows[0].level, rows[0].level, rows))
-    return groups
+        by_rule.setdefault((row.rule, row.broke) if loud else ("", row.level), []).append(row)
+    return [(title or rule or rows[0].level, rows[0].level, rows) for (rule, title), rows in by_rule.items()]
 
 
 def notes_of(rows: Sequence[FleetRow]) -> list[str]:
