@@ -19,6 +19,7 @@ from tracker_diag.report.tiles import (
 from tracker_diag.rules.few_rows import waiting
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import UNSURE
+from tracker_diag.rules.signals.non_finite import NonFinite
 from tracker_diag.rules.triage import Summary
 
 TONES: dict[str, Tone] = {"stop": "error", "watch": "warn", "continue": "ok", "too_short": "unknown"}
@@ -89,8 +90,9 @@ def broke(summary: Summary, first: Finding, now: Now | None = None) -> str:
 
 def what(finding: Finding) -> str:
     """What a finding says and where, with the name of a series that is not finite."""
-    nan = next((f" in {it.series}" for it in finding.evidence if it.holds and not it.keys and it.baseline is None), "")
-    return f"{finding.rule.title}{nan if finding.rule.link == 'numerics' else ''}{where(finding)}"
+    signals = finding.rule.signals
+    nan = (f" in {it.series}" for it in finding.evidence if it.holds and isinstance(signals.get(it.signal), NonFinite))
+    return f"{finding.rule.title}{next(nan, '')}{where(finding)}"
 
 
 def remark(first: Finding) -> str:

@@ -113,7 +113,7 @@ class Fleet:
 
 
 def grouped(fleet: Fleet) -> list[tuple[str, str, list[FleetRow]]]:
-    """The runs by what broke first, the worst on top; what is not known and what is ok come last.
+    """The runs by the rule that broke first, the worst on top; what is not known and what is ok come last.
 
     Returns:
         A title, the level and the runs of each group.
@@ -121,8 +121,13 @@ def grouped(fleet: Fleet) -> list[tuple[str, str, list[FleetRow]]]:
     by_rule: dict[tuple[str, str], list[FleetRow]] = {}
     for row in fleet.sorted:
         loud = row.level in LOUD
-        by_rule.setdefault((row.rule, row.broke) if loud else ("", row.level), []).append(row)
-    return [(title or rule or rows[0].level, rows[0].level, rows) for (rule, title), rows in by_rule.items()]
+        by_rule.setdefault((row.rule, "") if loud else ("", row.level), []).append(row)
+    groups = []
+    for (rule, level), rows in by_rule.items():
+        places = ", or elsewhere" if rule and len({row.broke for row in rows}) > 1 else ""
+        title = f"{rows[0].broke or rule}{places}" if rule else level
+        groups.append((title or rows[0].level, rows[0].level, rows))
+    return groups
 
 
 def notes_of(rows: Sequence[FleetRow]) -> list[str]:

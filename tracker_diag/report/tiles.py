@@ -97,7 +97,7 @@ def levels(summary: Summary, first: Finding, now: Now | None) -> str:
     if outcome is not None and now.series == outcome.series:
         shown = [*itertools.islice(_others(summary, first, now), 1)]
     known = [(it.series, it.usual or 0.0, it.value) for it in shown]
-    if outcome is not None and declared(now.series).outcome:
+    if outcome is not None and (now.series == outcome.series or declared(now.series).outcome):
         known.append((outcome.series, outcome.baseline or 0.0, outcome.value or 0.0))
     return f" ({', '.join(f'{name_of(name)} {digits(usual)} → {digits(value)}' for name, usual, value in known)})"
 
