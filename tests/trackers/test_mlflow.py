@@ -144,7 +144,7 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
     tags = client.get_run(run_id).data.tags
     assert tags["diag.first_break"] == "NUM004 all @1"
     assert tags[NOTE_TAG].startswith("What I tried.")
-    assert tags[NOTE_TAG].count("**Stop. NaN or infinity, since step 1.**") == 1
+    assert tags[NOTE_TAG].count("**Start again. NaN or infinity in loss, since step 1.**") == 1
     tables = [table["path"] for table in json.loads(tags[TABLES_TAG])]
     assert sorted(tables) == ["diag/events.json", "diag/slices.json", "mine.json"]
     assert {artifact.path for artifact in client.list_artifacts(run_id, "diag")} == {
