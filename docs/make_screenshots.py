@@ -47,6 +47,7 @@ from tracker_diag.testing import example_batch
 from tracker_diag.trackers.files.read import read_metrics
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.tokens.log import read_tokens
+from tracker_diag.trackers.trackio.write import ORDER
 
 DOCS = Path(__file__).parent
 DEMO = DOCS.parent / "demo-out"
@@ -136,7 +137,7 @@ def _demo() -> None:
     """Its screen when the alert comes, and the verdict at the end."""
     command = f"cd {shlex.quote(str(DEMO.parent))} && {shlex.quote(str(COMMAND))} demo; sleep 60"
     with _terminal(f"env TERM=xterm-256color COLORTERM=truecolor sh -c {shlex.quote(command)}", 100, 60) as screen:
-        first = _once(screen, r"\n  POL001 post_tool(.|\n)*  See: (.|\n)*training ")
+        first = _once(screen, r"\(POL001 post_tool\)(.|\n)*  See: (.|\n)*training ")
         last = _once(screen, "then open http")
     alert = _part(first, "tracker_diag: ", "training ")
     shown = _part(last, "verdict after", "all of it")
@@ -233,11 +234,10 @@ def _trackio() -> None:
     _replay(run.diag.observe, lambda own, step: run.log(own, step=step))
     run.finish()
     show = "import trackio; trackio.show('agent-rl', open_browser=False, server_port=PORT)"
-    with _serve("-c", show) as address, _page("trackio.png", 1270) as page:
-        shown = "diag/policy/(text_only|post_tool)/(ess|p95|p99)$"
-        page.goto(f"{address}/?project=agent-rl&smoothing=0&metric_filter={shown}")
-        page.get_by_text("post_tool/p95", exact=True).wait_for(timeout=60_000)
-        page.get_by_text("POL001 post_tool").first.click()  # the latest alert, in full
+    os.environ["TRACKIO_PLOT_ORDER"] = ORDER.split("'")[1]
+    with _serve("-c", show) as address, _page("trackio.png", 900, 1440) as page:
+        page.goto(f"{address}/?project=agent-rl&smoothing=0")
+        page.get_by_text("post_tool/p95", exact=True).first.wait_for(timeout=60_000)
 
 
 def _tensorboard(logs: str) -> None:
@@ -253,7 +253,7 @@ def _tensorboard(logs: str) -> None:
     run.close()
     command = ("-m", "tensorboard.main", "--logdir", Path(logs).name, "--port", "PORT")  # the page shows it
     with _serve(*command, cwd=Path(logs).parent) as address, _page("tensorboard.png", 900, 1440) as page:
-        page.goto(f"{address}/?tagFilter=%5Ediag/(decision%7Cpolicy/p95)%24#timeseries")
+        page.goto(address)
         page.locator("image-card img").first.wait_for(timeout=60_000)
 
 

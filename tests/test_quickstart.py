@@ -66,7 +66,7 @@ def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
     assert done.returncode == 0, done.stderr
     told = " ".join(done.stderr.split())
     assert "what is seen at step 0" in told
-    assert told.count("POL001 post_tool: Token probabilities diverge after tool calls") == 1
+    assert told.count("Token probabilities diverge after tool calls (POL001 post_tool)") == 1
     assert "verdict after 120 steps" in told
     assert "broke first Token probabilities diverge after tool calls, on post_tool" in told
 

@@ -121,4 +121,4 @@ print(monitor.summary().steps, [finding.fired for finding in monitor.summary().f
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(root), "HOME": str(tmp_path), "WANDB_SILENT": "true"},
     )  # fmt: skip
     assert done.stdout.split("\n")[0] == "3 [2]"
-    assert "NUM004 all: NaN or infinity" in done.stderr
+    assert "NaN or infinity (NUM004)" in done.stderr

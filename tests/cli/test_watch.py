@@ -33,7 +33,7 @@ def test_once_sends_the_alerts_and_shows_the_table_and_the_next_time_sends_none_
     assert "1 run: 1 error" in first.stdout
     assert "metrics.jsonl running" in " ".join(first.stdout.split())
     assert [record.getMessage().splitlines()[:2] for record in caplog.records] == [
-        ["metrics.jsonl: Stop; resume from step 6", "  NUM004 all: NaN or infinity"]
+        ["metrics.jsonl: Stop; resume from step 6", "  NaN or infinity (NUM004)"]
     ]
     assert f"See: tracker-diag diagnose {file}" in caplog.records[0].getMessage()
     caplog.clear()
@@ -114,7 +114,7 @@ def test_ctrl_c_ends_it_with_the_last_table(terminal, file, tmp_path):
         watch.send_signal(signal.SIGINT)
         out, log = watch.communicate(timeout=240)
     assert watch.returncode == 0
-    assert "NUM004 all: NaN or infinity" in log
+    assert "NaN or infinity (NUM004)" in log
     last = out.rpartition("tracker_diag: ")[2]
     assert "1 run: 1 error" in last
     assert "NUM004" in last
@@ -134,5 +134,5 @@ def test_the_dial_moves_when_alerts_are_sent(tmp_path, caplog):
         state = tmp_path / str(runs)
         assert run(path, "--once", "--false-alarm-in", runs, "--state", state).exit_code == 0
         sent[runs] = [record.getMessage().splitlines()[1].strip() for record in caplog.records]
-    assert sent == {100: ["OUT001 all: Reward has lost what it had gained"], 1e9: []}
+    assert sent == {100: ["Reward has lost what it had gained (OUT001)"], 1e9: []}
     assert run(path, "--once", "--false-alarm-in", 0.5).exit_code == 2

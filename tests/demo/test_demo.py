@@ -94,7 +94,8 @@ def test_the_screen_says_it_too(demo):
     _, screen = demo
     text = " ".join(screen.split())
     for part in (
-        "POL001 post_tool: Token probabilities diverge after tool calls", "POL002 post_tool", "verdict after 300 steps",
+        "Token probabilities diverge after tool calls (POL001 post_tool)",
+        "POL002 post_tool", "verdict after 300 steps",
         "broke first Token probabilities diverge after tool calls, on post_tool", "evidence", "do first",
         "When the same alarm goes off on other signals, against POL001 at step", "mlflow server --backend-store-uri sqlite:///demo-out/mlflow.db",
     ):  # fmt: skip
@@ -123,8 +124,8 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
 
     # One incident: what is seen first, and that it does damage.
     alerts = [record["alert"] for record in records if record["type"] == "alert"]
-    assert [(alert["title"][:16], alert["level"]) for alert in alerts] == [
-        ("POL001 post_tool", "WARN"), ("Worse: Reward ha", "ERROR"),
+    assert [(alert["title"][:10], alert["level"]) for alert in alerts] == [
+        ("Token prob", "WARN"), ("Now also: ", "ERROR"),
     ]  # fmt: skip
     assert "Damage, since step " in alerts[1]["text"]
     # The best level of the whole run ends elsewhere than that of the run up to the alert, which says so.

@@ -107,7 +107,7 @@ class Told:
         return self._receiver.got
 
     def webhook(self, rule):
-        return any(one["title"].split()[0] == rule for one in self.told)
+        return any(f"({rule}" in one["title"] for one in self.told)
 
 
 def _only(database, query, name):

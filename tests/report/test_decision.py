@@ -36,10 +36,10 @@ def test_it_says_what_to_do_how_far_at_what_cost_where_to_resume_and_what_next()
     far, harm, resume, todo = decision.tiles
     assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool calls, 0.087 → 4.15 nat at step 159")
     assert far.note == "before any tool call 1×; it began 74 steps, 3.2 h ago"
-    assert (harm.value, harm.what) == ("−46 %", "reward, mean 0.648 at step 111 → 0.35 at step 159")
-    assert harm.note == "worse since step 125"
+    assert (harm.value, harm.what) == ("−46 %", "reward, 0.648 at its best → 0.35 now")
+    assert harm.more == "reward: means of the rows up to step 111 and up to step 159, worse since step 125"
     assert resume.value == "Step 81"
-    assert resume.note == "step 111 has the best reward, but 4× the usual p95 |log-ratio| after tool calls"
+    assert resume.more == "step 111 has the best reward, but 4× the usual p95 |log-ratio| after tool calls"
     assert todo.what == GROWS.rule.remedy[0]
 
 
@@ -116,7 +116,7 @@ def test_what_a_candidate_alone_finds_is_watched_on_every_screen():
     assert {tile.tone for tile in decision.tiles} == {"info", ""}
     assert decision.tiles[2].value == "Watch until"
     assert "REW005" in decision.remark
-    assert marks_of(noted) == [(85, "began about", "info"), (96, "noted", "")]
+    assert marks_of(noted) == [(85, "began about 85", "info"), (96, "noted 96", "")]
 
 
 def test_an_outcome_that_the_cause_rests_on_has_a_tile_once():
@@ -127,8 +127,36 @@ def test_an_outcome_that_the_cause_rests_on_has_a_tile_once():
     level = Reading("", "eval_score", False, 0.247, 0.264, at=90)
     far, harm, *_ = decide(summary(hacked, best=(level,), curves=curves)).tiles
     assert (far.value, far.what) == ("0.2 → 0.95", "reward, its usual level and at step 160")
-    assert harm.what.startswith("eval_score, mean 0.264")
+    assert harm.what.startswith("eval_score, 0.264 at its best")
     assert harm.note == "no sure fall yet"
     alone = replace(hacked, evidence=(behind,))
     far, *_ = decide(summary(alone, best=(level,), curves=curves), "80 steps, 3.2 h").tiles
     assert (far.value, far.what, far.note) == ("80 steps", "since it began, 3.2 h", "seen at step 127")
+
+
+def test_a_reward_that_fell_is_named_though_the_evaluation_holds_and_no_rule_says_why():
+    fell = Reading("", "reward", True, -0.16, 0.5, onset=86, at=74)
+    holds = Reading("", "eval_score", False, 0.62, 0.62, at=115)
+    decision = decide(summary(best=(fell, holds)))
+    assert str(decision) == "Continue. But reward fell from 0.5 to -0.16 since about step 86; no rule knows why"
+    assert (decision.tone, decision.tiles[0].tone, decision.tiles[1].tone) == ("warn", "warn", "")
+
+
+def test_a_run_that_has_ended_is_not_to_be_stopped():
+    assert str(decide(summary(GROWS, best=(), over=True))).startswith("Check it. Token probabilities")
+    lost = Reading("", "reward", True, 0.35, 0.648, onset=125, at=111)
+    assert decide(summary(GROWS, best=(lost,), over=True)).verb == "Go back to step 81"
+
+
+def test_a_hack_is_named_by_both_series_and_a_nan_by_its_own():
+    level = Reading("", "eval_score", False, 0.247, 0.264, at=90)
+    rises = Reading("reward", "reward", True, 0.9, 0.2, keys=("reward",))
+    hacked = Finding(RULES["EVA002"], None, "all", "firing", 80, 127, None, "it lags", (rises,))
+    curves = {"reward": {0: 0.2, 159: 0.95}}
+    assert (
+        "(reward 0.2 → 0.95, eval_score 0.264 → 0.247), since"
+        in decide(summary(hacked, best=(level,), curves=curves)).why
+    )
+    nan = Reading("non_finite", "loss", True, None, None)
+    broken = Finding(RULES["NUM004"], None, "all", "firing", 61, 61, None, "loss is NaN", (nan,))
+    assert decide(summary(broken)).why == "NaN or infinity in loss, since step 61"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tracker_diag.records import Histogram
-from tracker_diag.report.figures import COLORS, MOST_PANELS, pixels, tail_figure, timeline_figure
+from tracker_diag.report.figures import COLORS, decision_figure, pixels, tail_figure
 from tracker_diag.report.picture import drawn, picture, png_of
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
@@ -62,7 +62,7 @@ def texts(figure):
     return [text.get_text() for text in figure.texts] + [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-def test_the_hero_is_large_both_slices_have_their_colours_and_marks_go_through_all():
+def test_the_decision_is_above_the_hero_and_both_slices_have_their_colours():
     curves = {
         "reward": {step: math.sin(step) for step in range(101)},
         "policy/post_tool/p95": {0: 0.5, 100: 3.0},
@@ -70,21 +70,17 @@ def test_the_hero_is_large_both_slices_have_their_colours_and_marks_go_through_a
     }
     reading = Reading("tail", "p95", True, 3.0, 0.5, keys=("policy/post_tool/p95",))
     broke = replace(finding("POL001", 40, 60, slice="post_tool"), evidence=(reading,))
-    figure = timeline_figure(summary(broke, finding("OUT001", 70, 70), curves=curves))
-    hero, reward = figure.axes
-    assert (
-        texts(figure)[0]
-        == "Stop. Token probabilities diverge after tool calls, 6× the usual level,\nsince about step 40"
-    )
+    figure = decision_figure(summary(broke, finding("OUT001", 70, 70), curves=curves))
+    (hero,) = figure.axes
+    title = texts(figure)[0].replace("\n", " ")
+    assert title == "Stop. Token probabilities diverge after tool calls, 6× the usual level, since about step 40"
+    assert texts(figure)[1].startswith("Step 34: last safe step")
     assert hero.get_yscale() == "log"
-    assert hero.get_position().height > 2 * reward.get_position().height
     text, post = hero.lines[:2]
     assert (text.get_color(), post.get_color()) == (COLORS["text_only"], COLORS["post_tool"])
     np.testing.assert_array_equal(post.get_xydata(), [(0, 0.5), (100, 3.0)])
-    for axes in figure.axes:
-        marks = {line.get_xdata()[0] for line in axes.lines if len({*line.get_xdata()}) == 1}
-        assert marks == {40, 60, 70}
-        assert axes.get_xlim() == (0, 100)
+    assert {line.get_xdata()[0] for line in hero.lines if len({*line.get_xdata()}) == 1} == {40, 60, 70}
+    assert hero.get_xlim() == (0, 100)
 
 
 @pytest.mark.parametrize("found", [(), (finding("NUM009", 3, 4),)], ids=["nothing", "info alone"])
@@ -98,7 +94,7 @@ def test_threads_that_draw_at_a_time_each_get_their_own():
     with ThreadPoolExecutor(4) as pool:
         images = [*pool.map(drawn, [picture(whole)] * 4)]
     for image in images:
-        np.testing.assert_array_equal(image, pixels(timeline_figure(whole)))
+        np.testing.assert_array_equal(image, pixels(decision_figure(whole)))
     assert png_of(images[0]).startswith(b"\x89PNG")
 
 
@@ -106,12 +102,11 @@ def test_two_hundred_findings_with_odd_names_make_a_picture_of_bounded_size():
     odd = "$\\frac{1}{$ <script> \x1b[31m 🤖 مكافأة " * 9
     many = [finding(rule, at, at + 1, summary=odd) for at, rule in enumerate(RULES)]
     curves = {f"{odd}{i}": {0: 1.0, 50: math.nan, 100: 1e9} for i in range(20)}
-    figure = timeline_figure(summary(*many, curves=curves))
-    assert len(figure.axes) == MOST_PANELS
-    assert pixels(figure).shape[1] == 760
-    assert pixels(figure).shape[0] < 1200
+    figure = decision_figure(summary(*many, curves=curves))
+    assert len(figure.axes) == 1
+    assert pixels(figure).shape == (420, 760, 3)
 
 
-def test_a_run_of_one_step_has_a_time_line():
-    figure = timeline_figure(summary(finding("NUM004", 0, 0), last=0, curves={"loss": {0: 1.0}}))
+def test_a_run_of_one_step_has_a_picture():
+    figure = decision_figure(summary(finding("NUM004", 0, 0), last=0, curves={"loss": {0: 1.0}}))
     assert pixels(figure).size

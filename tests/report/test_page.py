@@ -100,8 +100,8 @@ def test_one_cursor_shows_the_values_of_a_step_in_all_charts(live_page, page):
         *(page.get_by_label(name, exact=True).locator("output") for name in ("reward", "kl")),
     )
     assert (chosen.inner_text(), reward.inner_text(), kl.inner_text()) == (
-        "50",
-        "step 50: 0.55",
+        "110",
+        "step 110: 0.61",
         "step 30: 0.002",
     )
     plot = page.locator(".plot").last
@@ -109,7 +109,7 @@ def test_one_cursor_shows_the_values_of_a_step_in_all_charts(live_page, page):
     plot.hover(position={"x": box["width"] * 80 / 110, "y": 20})
     assert (chosen.inner_text(), reward.inner_text()) == ("80", "step 80: 0.58")
     page.mouse.move(0, 0)
-    assert chosen.inner_text() == "50"
+    assert chosen.inner_text() == "110"
     assert not errors
 
 
@@ -134,11 +134,11 @@ def test_a_click_or_a_key_chooses_a_step_that_a_link_names(live_page, page):
 def test_the_tails_follow_the_step_and_buttons_copy(live_page, page):
     page.goto(live_page)
     tail, drawn = page.locator(".tails output"), page.locator(".tails path.now.post_tool")
-    assert tail.inner_text() == "50"
+    assert tail.inner_text() == "110"
     first = drawn.get_attribute("d")
     page.get_by_role("slider", name="Step").focus()
-    page.keyboard.press("End")
-    assert tail.inner_text() == "110"
+    page.keyboard.press("Home")
+    assert tail.inner_text() == "0"
     assert drawn.get_attribute("d") != first
     page.get_by_role("button", name="Copy command").click()
     page.get_by_role("button", name="copied").wait_for()

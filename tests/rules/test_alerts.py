@@ -14,6 +14,8 @@ from tracker_diag.rules.model import Origin, Rule
 
 RULES = {rule.id: rule for rule in catalog()}
 
+OVER = "Over: Token probabilities diverge after too… (POL001 post_tool)"
+
 
 def finding(rule="POL001", slice="post_tool", state="firing", onset=5, fired=10, **more):
     return Finding(
@@ -31,7 +33,7 @@ def notices(alerts, step, *changed, others=(), best=()):
 def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():
     alerts = Alerts()
     (notice,) = notices(alerts, 10, finding())
-    assert (notice.level, notice.title) == ("warn", "POL001 post_tool: Token probabilities diverge after tool calls")
+    assert (notice.level, notice.title) == ("warn", "Token probabilities diverge after tool calls (POL001 post_tool)")
     assert "Since step 5, detected at 10: p95 is 0.4." in notice.text
     assert notice.decision == "Watch; if worse, resume from step 2"
     assert "First: Read ten of the tool results" in notice.text
@@ -69,20 +71,20 @@ def test_what_a_rule_does_not_say_is_left_out_and_where_to_read_on_is_true_of_ow
 def test_incidents_that_begin_at_one_step_are_one_notice_headed_by_the_severest():
     (notice,) = notices(Alerts(), 10, finding(), finding("NUM004", "all", onset=9), finding("REW003", "all", onset=1))
     assert notice.level == "error"
-    assert notice.title.startswith("NUM004 all")
-    assert "Also: REW003 all" in notice.text
+    assert notice.title.endswith("(NUM004)")
+    assert "(REW003)" in notice.text
     assert notice.text.index("REW003") < notice.text.index("POL001")
 
 
 def test_symptoms_stand_in_the_notice_of_their_cause_and_have_none_of_their_own():
     alerts, cause = Alerts(), finding()
     (notice,) = notices(alerts, 12, cause, finding("POL004", onset=8, fired=12))
-    assert notice.title.startswith("POL001 post_tool")
-    assert "Symptom: POL004 post_tool: " in notice.text
+    assert notice.title.endswith("(POL001 post_tool)")
+    assert "(POL004 post_tool). " in notice.text
     late = finding("NUM001", "all", onset=28, fired=30)
     assert notices(alerts, 30, late, others=[cause]) == []
     (own,) = notices(alerts, 30, finding("REW003", "all", onset=28, fired=30), others=[cause])  # no symptom of it
-    assert own.title.startswith("REW003 all")
+    assert own.title.endswith("(REW003)")
 
 
 def test_it_is_told_again_when_what_lies_behind_it_is_found():
@@ -90,7 +92,7 @@ def test_it_is_told_again_when_what_lies_behind_it_is_found():
     notices(alerts, 10, part)
     whole = finding("POL001", onset=7, fired=20)
     (notice,) = notices(alerts, 20, whole, others=[replace(part, inhibited_by="POL001")])
-    assert notice.title.startswith("POL001 post_tool")
+    assert notice.title.endswith("(POL001 post_tool)")
     assert notice.text.splitlines()[2].startswith("This is the cause of POL002, reported before.")
     assert notices(alerts, 21, whole, others=[replace(part, inhibited_by="POL001")]) == []
 
@@ -100,24 +102,28 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
     notices(alerts, 10, cause)
     damage = finding("OUT001", "all", onset=30, fired=40)
     (worse,) = notices(alerts, 40, damage, others=[cause])
-    assert (worse.level, worse.title) == ("error", "Worse: Reward has lost what it had gained (POL001 post_tool)")
+    assert (worse.level, worse.title) == ("error", "Now also: Reward has lost what it had gained (POL001 post_tool)")
     assert worse.text.splitlines()[2:6] == [
         (
             "Reported at step 10 as a warning (POL001). Now an error: "
-            "OUT001 all: Reward has lost what it had gained, since step 30."
+            "Reward has lost what it had gained (OUT001), since step 30."
         ),
         "Damage, since step 30: p95 is 0.4.",
         "Since step 5, detected at 10: p95 is 0.4.",
         "tool-conditioned-variance-amplification (policy_update).",
     ]
     assert worse.decision == "Stop; resume from step 2"
+    assert worse.headline == (
+        "Stop; resume from step 2. Reward has lost what it had gained, since step 30. "
+        "Broke first: Token probabilities diverge after tool calls, since step 5 (POL001 post_tool)"
+    )
     assert "resume from step 2 or before (so far before POL001)" in worse.text
     assert notices(alerts, 41, finding("POL004", onset=38, fired=41), others=[cause, damage]) == []
     over = finding(state="resolved", resolved=50)
     rest = [damage, finding("POL004", state="resolved", onset=38, fired=41, resolved=49)]
     assert notices(alerts, 50, over, others=rest) == []  # the damage lasts
     (end,) = notices(alerts, 60, replace(damage, state="resolved", resolved=60), others=[over, rest[1]])
-    assert (end.level, end.title, end.decision) == ("info", "POL001 post_tool: resolved", "")
+    assert (end.level, end.title, end.decision) == ("info", OVER, "")
     assert end.text.splitlines()[0].endswith("from step 5 to 50.")
     assert len(end.text.splitlines()) == 3
 
@@ -128,9 +134,9 @@ def test_a_symptom_that_makes_it_worse_is_named_by_the_title():
     late = finding("NUM001", "all", onset=28, fired=30)
     severe = replace(late, rule=late.rule.model_copy(update={"severity": "error"}))
     (worse,) = notices(alerts, 30, severe, others=[cause])
-    assert worse.title == f"Worse: {late.rule.title} (POL001 post_tool)"[:TITLE]
+    assert worse.title == f"Now also: {late.rule.title} (POL001 post_tool)"
     assert worse.text.splitlines()[2].startswith(
-        "Reported at step 10 as a warning (POL001). Now an error: NUM001 all: "
+        f"Reported at step 10 as a warning (POL001). Now an error: {late.rule.title} (NUM001)"
     )
 
 
@@ -138,9 +144,9 @@ def test_a_fall_that_was_told_alone_is_worse_once_its_cause_is_known_and_the_tit
     alerts, damage = Alerts(), finding("OUT001", "all", onset=30, fired=40)
     notices(alerts, 40, damage)
     (worse,) = notices(alerts, 60, finding("ENV001", "all", onset=35, fired=60), others=[damage])
-    assert (worse.level, worse.title[:17]) == ("error", "Worse: ENV001 all")
+    assert (worse.level, worse.title[:13], worse.title[-8:]) == ("error", "Now an error:", "(ENV001)")
     assert worse.text.splitlines()[2].startswith(
-        "Reported at step 40 as a warning (OUT001). Now an error: ENV001 all: "
+        f"Reported at step 40 as a warning (OUT001). Now an error: {RULES['ENV001'].title} (ENV001)"
     )
 
 
@@ -148,7 +154,7 @@ def test_the_place_of_what_got_worse_is_in_the_title_however_long_it_is():
     alerts, cause = Alerts(), finding(slice="tool:" + "a" * 80)
     notices(alerts, 10, cause)
     (worse,) = notices(alerts, 40, finding("OUT001", "all", onset=30, fired=40), others=[cause])
-    assert worse.title.startswith("Worse: Reward has lost")
+    assert worse.title.startswith("Now also: Reward has lost")
     assert "(POL001 tool:" in worse.title
     assert len(worse.title) <= TITLE
 
@@ -169,7 +175,7 @@ def test_the_end_is_told_if_the_beginning_was():
     alerts = Alerts()
     notices(alerts, 10, finding())
     (notice,) = notices(alerts, 40, finding(state="resolved", resolved=40))
-    assert (notice.level, notice.title) == ("info", "POL001 post_tool: resolved")
+    assert (notice.level, notice.title) == ("info", OVER)
     assert "from step 5 to 40" in notice.text
     assert notices(alerts, 41, finding(state="resolved", resolved=40)) == []
 
@@ -219,9 +225,9 @@ def test_what_is_explained_is_not_over_and_what_lies_behind_it_is_told_once():
     notices(alerts, 10, part)
     whole = finding("POL001", onset=50, fired=60)  # too late to be the cause of it
     told = notices(alerts, 60, whole, others=[replace(part, inhibited_by="POL001")])
-    assert [one.title[:6] for one in told] == ["POL001"]
+    assert [one.title[-18:] for one in told] == ["(POL001 post_tool)"]
     whole = replace(whole, state="resolved", resolved=200)
-    assert [one.title for one in notices(alerts, 200, whole, others=[part])] == ["POL001 post_tool: resolved"]
+    assert [one.title for one in notices(alerts, 200, whole, others=[part])] == [OVER]
     other = finding("RES006", "all", onset=300, fired=310)
     assert [notices(alerts, step, other, others=[whole, part]) for step in (310, 320)] == [[], []]
 
@@ -236,7 +242,7 @@ def test_damage_stays_with_the_cause_that_it_was_told_of():
     over = [replace(late, state="resolved", resolved=140), replace(damage, state="resolved", resolved=160)]
     assert [one.level for one in notices(alerts, 160, *over, others=[early])] == ["info"]
     news = notices(alerts, 195, finding("EVA001", "all", onset=190, fired=195), others=[early, *over])
-    assert [(one.level, one.title[:6]) for one in news] == [("warn", "EVA001")]
+    assert [(one.level, one.title[-8:]) for one in news] == [("warn", "(EVA001)")]
 
 
 def test_a_cause_that_is_found_after_the_damage_is_told():
@@ -245,7 +251,7 @@ def test_a_cause_that_is_found_after_the_damage_is_told():
     notices(alerts, 10, slow)
     notices(alerts, 40, damage, others=[slow])
     (notice,) = notices(alerts, 60, finding("ENV001", "all", onset=35, fired=60), others=[slow, damage])
-    assert (notice.level, notice.title[:6]) == ("error", "ENV001")
+    assert (notice.level, notice.title[-8:]) == ("error", "(ENV001)")
     assert notice.text.splitlines()[2].startswith("This is the cause of OUT001, reported before.")
 
 

@@ -36,7 +36,7 @@ class Receiver:
     def __call__(self, run, notice):
         if self.fails:
             raise self.fails
-        self.got.append((run, notice.step, notice.title.split()[0]))
+        self.got.append((run, notice.step, notice.title.split("(")[-1][:6]))
         self.ids.append(notice.id)
 
 
@@ -126,7 +126,7 @@ def test_whenever_it_checks_and_restarts_the_alerts_are_those_of_a_monitor_in_th
     watcher, receiver = watch(runs.folder)
     watcher.check()
     got, ids = got + receiver.got, ids + receiver.ids
-    expected = [("a.jsonl", notice.step, notice.title.split()[0]) for notice in live.notices]
+    expected = [("a.jsonl", notice.step, notice.title.split("(")[-1][:6]) for notice in live.notices]
     assert got == expected
     assert {"OUT001", "NUM004"} <= {rule for _, _, rule in got}
     assert len(set(ids)) == len(ids)
@@ -184,7 +184,7 @@ def test_the_table(runs, watch):
     }
     broken = rows["nan.jsonl"]
     assert (broken.rule, broken.since, broken.cost) == ("NUM004", 7, "12 steps, 12 min")
-    assert broken.first_break == "NUM004: NaN or infinity"
+    assert broken.first_break == "NUM004: NaN or infinity in kl"
     assert rows["no reward.jsonl"].reward == ""
     assert "no metrics" in rows["starting.log"].note
     assert shown.sorted[0] is broken

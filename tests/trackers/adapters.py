@@ -5,8 +5,9 @@ import json
 import pytest
 
 from tracker_diag.trackers.listing import list_runs
+from tracker_diag.trackers.tensorboard.write import FIRST
 
-ALERT = "POL001 post_tool: Token probabilities diverge after tool calls"
+ALERT = "Token probabilities diverge after tool calls (POL001 post_tool)"
 TABLES = {"diag/events", "diag/findings", "diag/slices", "diag/worst_sequences"}
 
 
@@ -90,7 +91,7 @@ class Mlflow(Adapter):
         assert tags["diag.first_break"].startswith("POL001 post_tool @")
         note = tags["mlflow.note.content"]
         assert note.startswith("What I tried.")
-        assert "**Watch. Token probabilities diverge after tool calls, 18× the usual level, since " in note
+        assert "**Check it. Token probabilities diverge after tool calls, 18× the usual level, since " in note
         assert "get-artifact?path=diag/decision.png" in note
 
 
@@ -170,7 +171,8 @@ class Trackio(Adapter):
         assert {row["slice"] for row in slices["_value"]} >= {"all", "text_only", "post_tool"}
         (listed,) = list_runs(f"trackio:{self.runs.project}/run", project=False)
         assert listed.over == "finished"
-        (alert,) = [found for found in trackio.Api().runs(self.runs.project)[0].alerts() if found["title"] == ALERT]
+        alerts = [found for found in trackio.Api().runs(self.runs.project)[0].alerts() if "(POL001" in found["title"]]
+        (alert,) = (found for found in alerts if found["title"].startswith("Watch"))
         assert alert["level"] == "warn"
         assert "First: Read ten of the tool results" in alert["text"]
 
@@ -203,11 +205,11 @@ class TensorBoard(Adapter):
 
     def shown(self, name):
         tags = self.events(self.folder / name / "diag").Tags()
-        return set(tags["tensors"]) - {"diag/decision/text"}, "diag/decision" in tags["images"]
+        return set(tags["tensors"]) - {"diag/decision/text"}, FIRST in tags["images"]
 
     def check(self, run):
         events = self.events(self.folder / "run" / "diag")
-        assert all(image.encoded_image_string.startswith(b"\x89PNG") for image in events.Images("diag/decision"))
+        assert all(image.encoded_image_string.startswith(b"\x89PNG") for image in events.Images(FIRST))
         last = events.Histograms("diag/policy/post_tool/hist")[-1].histogram_value
         assert last.num == sum(last.bucket) == 8 * 32 * 12
         (first, *_), *_ = [event.tensor_proto.string_val for event in events.Tensors("diag/decision/text")]

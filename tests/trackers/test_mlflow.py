@@ -45,7 +45,7 @@ def test_the_alert_stands_in_the_tags_while_the_run_goes_on(rng, make_batch, mlf
             time.sleep(0.1)  # whoever reads without a pause keeps SQLite from taking what is written
             tags = mlflow.MlflowClient().get_run(active.info.run_id).data.tags
         assert tags["diag.alert.state"] == "error"
-        assert "**Stop. NaN or infinity, since step 0.** [Report]" in tags[NOTE_TAG]
+        assert "**Stop. NaN or infinity in loss, since step 0.** [Report]" in tags[NOTE_TAG]
         assert "no step before it is known to be good" in tags[NOTE_TAG]
         assert "get-artifact?path=diag/decision.png" in tags[NOTE_TAG]
         while not drawn(mlflow, active.info.run_id) and time.monotonic() < until:
@@ -77,7 +77,7 @@ def test_what_a_run_could_not_send_is_brought_with_its_verdict(mlflow, journals,
     done = CliRunner().invoke(app, ["flush", str(journals)])
     assert done.exit_code == 0, done.output
     note = client.get_run(run_id).data.tags[NOTE_TAG]
-    assert note.count("**Stop. NaN or infinity, since step 1.** [Report](#/experiments/0") == 1
+    assert note.count("**Start again. NaN or infinity in loss, since step 1.** [Report](#/experiments/0") == 1
     assert "As of step" not in note  # it is that of the end, and not that of the alert
 
 
@@ -144,7 +144,7 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
     tags = client.get_run(run_id).data.tags
     assert tags["diag.first_break"] == "NUM004 all @1"
     assert tags[NOTE_TAG].startswith("What I tried.")
-    assert tags[NOTE_TAG].count("**Stop. NaN or infinity, since step 1.**") == 1
+    assert tags[NOTE_TAG].count("**Start again. NaN or infinity in loss, since step 1.**") == 1
     tables = [table["path"] for table in json.loads(tags[TABLES_TAG])]
     assert sorted(tables) == ["diag/events.json", "diag/slices.json", "mine.json"]
     assert {artifact.path for artifact in client.list_artifacts(run_id, "diag")} == {
@@ -188,7 +188,7 @@ def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, m
     tags = client.get_run(run_id).data.tags
     assert tags["diag.first_break"] == "NUM004 all @0"
     assert tags["diag.alert.rules"] == "NUM004"
-    assert "**Stop. NaN or infinity, since step 0.**" in tags[NOTE_TAG]
+    assert "**Start again. NaN or infinity in loss, since step 0.**" in tags[NOTE_TAG]
     assert client.list_artifacts(run_id) == []
 
 

@@ -67,8 +67,7 @@ def test_mlflow(watched, mlflow_store, start_mlflow_server, page, see):
         page.get_by_role("link", name="Report", exact=True).click()
     report = opened.value.frame_locator("iframe")
     see("Incident 1: Token probabilities diverge after tool calls", report)
-    see("POL001 post_tool", report)
-    assert report.get_by_role("img", name="policy p95, from").count() == 1
+    assert report.get_by_role("img", name="p95 of |log-ratio|, policy pair").count() == 1
 
 
 def test_tensorboard(watched, tmp_path, serve, page, see):
@@ -90,8 +89,8 @@ def test_tensorboard(watched, tmp_path, serve, page, see):
         see(f"{value:.4f}"[:5], card)
         assert card.count() == 1
 
-    page.goto(f"{address}/?tagFilter=%5Ediag/decision%24#timeseries")
-    page.locator("image-card img").wait_for(timeout=60_000)
+    page.goto(address)  # as it opens, the decision is above all other cards
+    page.locator("card-view").first.locator("image-card img").wait_for(timeout=60_000)
 
     page.goto(f"{address}/#text")
     see("POL001 tool-conditioned-variance-amplification, post_tool")
@@ -110,7 +109,7 @@ def test_trackio(watched, trackio_runs, serve, page, see):
     for name in SLICES:
         see(f"{name}/p95", exact=True)
         see(f"diag/policy/{name}/hist", exact=True)
-    see("POL001 post_tool: Token probabilities diverge after tool calls")
+    see("Token probabilities diverge after tool calls, since step")
     assert page.get_by_text("all/p95", exact=True).count() == 0
 
     page.goto(f"{address}/media?project={trackio_runs.project}")

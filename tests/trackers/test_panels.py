@@ -137,7 +137,9 @@ def test_a_finished_run_has_a_report_with_the_verdict_and_its_own_curves(stub):
     assert sent["displayName"] == "abc: Reward has lost what it had gained"
     blocks = {one["type"]: one for one in json.loads(sent["spec"])["blocks"]}
     verdict, grid = blocks["markdown-block"]["content"], blocks["panel-grid"]
-    assert verdict.startswith("**Stop. Reward has lost what it had gained, since about step 72.**")
+    assert verdict.startswith(
+        "**Stop. Reward has lost what it had gained (reward 0.95 → 0.108), since about step 72.**"
+    )
     assert "tracker-diag diagnose wandb:someone/rl/abc" in verdict
     shown = [panel["config"]["metrics"] for panel in grid["metadata"]["panelBankSectionConfig"]["panels"]]
     assert shown == [["train/reward"], ["diag/policy/text_only/p95", "diag/policy/post_tool/p95"]]

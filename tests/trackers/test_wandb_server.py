@@ -79,7 +79,7 @@ def test_rows_histograms_tables_and_alerts_arrive(rng, make_batch, stub, start):
         assert ("POL001" in str(table["data"])) == (key == "diag/findings")
 
     (alert,) = stub.sent("NotifyScriptableRunAlert")
-    assert alert["title"] == "POL001 post_tool: Token probabilities diverge after tool calls"
+    assert alert["title"] == "Token probabilities diverge after tool calls (POL001 post_tool)"
     assert (alert["severity"], alert["waitDuration"], alert["runName"]) == ("WARN", 1000, "run")
     defined = json.loads(stub.sent("UpsertBucket")[-1]["config"])["_wandb"]["value"]["m"]
     # By name, by glob, and the place of the one that is its x-axis.
@@ -145,7 +145,7 @@ def test_an_offline_run_arrives_when_it_is_synced(rng, make_batch, stub, start, 
     assert [row["reward"] for row in own(rows)] == list(range(90))
     assert [row["diag/step"] for row in rows if P95 in row] == list(range(90))
     (alert,) = stub.sent("NotifyScriptableRunAlert")
-    assert (alert["severity"], alert["title"][:16]) == ("WARN", "POL001 post_tool")
+    assert (alert["severity"], alert["title"][-18:]) == ("WARN", "(POL001 post_tool)")
     assert stub.unknown <= HARMLESS
 
 

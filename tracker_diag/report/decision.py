@@ -3,10 +3,23 @@
 from dataclasses import dataclass
 
 from tracker_diag.report.curves import PLACES, main_finding
-from tracker_diag.report.tiles import Now, Tile, Tone, calm_tiles, harm_began, short_tiles, tiles_of, where_it_is
+from tracker_diag.report.tiles import (
+    Now,
+    Tile,
+    Tone,
+    calm_tiles,
+    fallen,
+    harm_began,
+    has_fallen,
+    levels,
+    short_tiles,
+    tiles_of,
+    where_it_is,
+)
 from tracker_diag.rules.few_rows import waiting
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import UNSURE
+from tracker_diag.rules.signals.non_finite import NonFinite
 from tracker_diag.rules.triage import Summary
 
 TONES: dict[str, Tone] = {"stop": "error", "watch": "warn", "continue": "ok", "too_short": "unknown"}
@@ -40,12 +53,12 @@ def decide(summary: Summary, cost: str = "") -> Decision:
         cost: what was spent since the onset of the first break; the number of steps by default.
     """
     first, action = main_finding(summary), summary.recommendation.action
-    verb, rows = summary.recommendation.verb, f"{summary.steps:,} row{'s' * (summary.steps != 1)}"
+    verb, rows = _verb(summary), f"{summary.steps:,} row{'s' * (summary.steps != 1)}"
     if first is not None:
         now = where_it_is(summary, first)
         tone: Tone = "info" if first.unproven else TONES[action]
         tiles = tiles_of(summary, first, now, cost, tone)
-        return Decision(verb, broke(first, now), tone, tiles, remark(first))
+        return Decision(verb, broke(summary, first, now), tone, tiles, remark(first))
     if not summary.judged:
         groups = waiting(summary.blind)
         first_rules = f"; the first rules can judge after {summary.steps + groups[0].more:,}" if groups else ""
@@ -54,14 +67,32 @@ def decide(summary: Summary, cost: str = "") -> Decision:
         _, _, why = summary.recommendation.says.partition(". ")
         return Decision(verb, why, TONES[action], calm_tiles(summary))
     why = f"Nothing is wrong in {rows}, as far as the rules could see"
-    return Decision(verb, why, TONES[action], calm_tiles(summary))
+    if fell := " and ".join(map(fallen, filter(has_fallen, summary.best))):
+        why = f"But {fell}; no rule knows why"
+    return Decision(verb, why, "warn" if fell else TONES[action], calm_tiles(summary))
 
 
-def broke(first: Finding, now: Now | None = None) -> str:
+def _verb(summary: Summary) -> str:
+    """What to do, in a few words that fit a run that has ended too."""
+    advice = summary.recommendation
+    if not summary.over or advice.action not in ("stop", "watch"):
+        return advice.verb
+    back = "Start again" if advice.last_good_step is None else f"Go back to step {advice.last_good_step:,}"
+    return back if advice.action == "stop" else "Check it"
+
+
+def broke(summary: Summary, first: Finding, now: Now | None = None) -> str:
     """What broke first, where, how far and since when, in one sentence without a full stop."""
-    factor = f", {now.factor} the usual level" if now and now.factor else ""
+    far = f", {now.factor} the usual level" if now and now.factor else levels(summary, first, now)
     end = "" if first.resolved is None else f" to {first.resolved:,}"
-    return f"{first.rule.title}{where(first)}{factor}, {'from' if end else 'since'} {since(first)}{end}"
+    return f"{what(first)}{far}, {'from' if end else 'since'} {since(first)}{end}"
+
+
+def what(finding: Finding) -> str:
+    """What a finding says and where, with the name of a series that is not finite."""
+    signals = finding.rule.signals
+    nan = (f" in {it.series}" for it in finding.evidence if it.holds and isinstance(signals.get(it.signal), NonFinite))
+    return f"{finding.rule.title}{next(nan, '')}{where(finding)}"
 
 
 def remark(first: Finding) -> str:
@@ -87,7 +118,7 @@ def _unsure(finding: Finding) -> bool:
 
 
 def marks_of(summary: Summary) -> list[tuple[int, str, Tone]]:
-    """Where the first break began, was detected, did damage and ended, each with its tone; none where nothing broke."""
+    """Where the first break began, was detected, did damage and ended: step, label, tone; none where nothing broke."""
     first = main_finding(summary)
     if first is None:
         return []
@@ -95,4 +126,7 @@ def marks_of(summary: Summary) -> list[tuple[int, str, Tone]]:
     marks = ((first.onset, began), (first.fired, seen), (harm_began(summary), "damage"), (first.resolved, "over"))
     tone: Tone = "info" if first.unproven else "warn" if summary.recommendation.action == "watch" else "error"
     given = [(step, label) for step, label in marks if step is not None]
-    return [(step, label, tone if label.startswith(HARM) else "") for step, label in given]
+    return [
+        (step, f"{label} {step:,}" if label != "damage" else label, tone if label.startswith(HARM) else "")
+        for step, label in given
+    ]

@@ -1,4 +1,4 @@
-"""Pictures: the tail of |log-ratio| by slice with its baseline behind it, rewards, and what was found over time."""
+"""Pictures: the tail of |log-ratio| by slice with its baseline behind it, rewards, and the decision."""
 
 import math
 import textwrap
@@ -23,8 +23,6 @@ from tracker_diag.report.palette import SLICES, TONES
 from tracker_diag.rules.triage import Summary
 from tracker_diag.stats.arrays import Float64Array, IntArray
 
-MOST_PANELS = 4
-"""Curves that a picture has room for."""
 COLORS = {name: light for name, (light, _) in SLICES.items()}
 """One colour for each slice in every picture."""
 GREYS = ("0.2", "0.6")
@@ -79,52 +77,41 @@ def reward_figure(histogram: Histogram, title: str) -> Figure:
     return figure
 
 
-def timeline_figure(summary: Summary) -> Figure:
-    """The decision, and the curves that it rests on, over one axis of steps: the hero large, the others below it.
+def decision_figure(summary: Summary) -> Figure:
+    """The decision, where to resume, the cost, and the curve that they rest on.
+
+    Trackers show it on small cards: its letters can be read at half its size.
 
     Args:
         summary: of a run in which something broke.
     """
-    decision, shown = decide(summary), with_outcomes_together(panels(summary))[:MOST_PANELS]
-    heights = [1.9, *[0.75] * (len(shown) - 1)] if shown else [0.3]
-    title = "\n".join(textwrap.wrap(_cut(str(decision), 150), 76))
-    about = "\n".join(_cut(f"{tile.value}: {tile.what}", 118) for tile in decision.tiles)
-    head = 0.85 + 0.2 * title.count("\n") + 0.16 * about.count("\n")  # inches above the curves
-    tall = head + 0.45 + sum(heights) * 1.25
-    figure = Figure(figsize=(7.6, tall), dpi=100)
-    edges = {"left": 0.085, "right": 0.985, "top": 1 - head / tall, "bottom": 0.45 / tall, "hspace": 0.45}
-    grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, **edges)
-    axes = [figure.add_subplot(grid[row, 0]) for row in range(len(heights))]
-    for panel, part in zip(shown, axes, strict=False):
-        _draw_panel(part, panel)
-    first, last = summary.first_step or 0, max(summary.last_step or 0, (summary.first_step or 0) + 1)
-    marks = marks_of(summary)
-    for part in axes:
-        part.set_xlim(first, last)
-        part.spines[:].set_visible(False)
-        part.set_xticks([])
-        for step, _, tone in marks:
-            part.axvline(step, color=TONES.get(tone, "0.35"), lw=1.1, ls=(0, (3, 2)))
-        for step in {step for step, _ in summary.events}:
-            part.axvline(step, color=TONES["info"], lw=0.9)
-    axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    axes[-1].tick_params(axis="x", labelsize=8)
-    axes[-1].set_xlabel("step", fontsize=8.5)
-    figure.text(0.012, 1 - 0.1 / tall, title, fontsize=12, weight="bold", va="top", parse_math=False, linespacing=1.3)
-    top = 1 - (0.4 + 0.2 * title.count("\n")) / tall
-    figure.text(0.012, top, about, fontsize=8.5, color="0.3", va="top", linespacing=1.4, parse_math=False)
-    _label_marks(axes[0], marks, (first, last))
+    decision = decide(summary)
+    title = textwrap.wrap(_cut(str(decision), 150), 47)
+    about = [_cut(f"{tile.value}: {tile.what}", 70) for tile in decision.tiles[2:0:-1]]
+    figure = Figure(figsize=(7.6, 4.2), dpi=100)
+    figure.text(0.012, 0.985, "\n".join(title), fontsize=19, weight="bold", va="top", parse_math=False)
+    top = 0.965 - 0.075 * len(title)
+    figure.text(0.012, top, "\n".join(about), fontsize=14, color="0.25", va="top", parse_math=False)
+    ends = (summary.first_step or 0, max(summary.last_step or 0, (summary.first_step or 0) + 1))
+    for panel in with_outcomes_together(panels(summary))[:1]:
+        axes = figure.add_axes((0.085, 0.075, 0.88, top - 0.09 - 0.06 * len(about) - 0.075))
+        _draw_panel(axes, panel)
+        axes.set_xlim(*ends)
+        axes.spines[:].set_visible(False)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.tick_params(axis="x", labelsize=12)
+        _draw_marks(axes, marks_of(summary), ends)
     return figure
 
 
-def _label_marks(axes: Axes, marks: Sequence[tuple[int, str, str]], ends: tuple[float, float]) -> None:
-    """The marks' labels at the top of the hero."""
-    given = [(step, f"{label} {step:,}", tone) for step, label, tone in marks]
-    for (step, label, tone), mark in zip(sorted(given), drawn_marks(given, ends), strict=True):
-        side = "right" if mark.left else "left"
+def _draw_marks(axes: Axes, marks: Sequence[tuple[int, str, str]], ends: tuple[float, float]) -> None:
+    """The marks with their labels at the top."""
+    for (step, label, tone), mark in zip(sorted(marks), drawn_marks(marks, ends), strict=True):
+        color, side = TONES.get(tone, "0.35"), "right" if mark.left else "left"
         place: dict[str, Any] = {"ha": side, "va": "top", "transform": axes.get_xaxis_transform()}
-        color = TONES.get(tone, "0.35")
-        axes.text(step, 0.97 - 0.1 * mark.row, f" {label} ", color=color, fontsize=8, weight="bold", **place)
+        place["bbox"] = {"facecolor": "0.965", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+        axes.axvline(step, color=color, lw=1.5, ls=(0, (3, 2)))
+        axes.text(step, 0.98 - 0.13 * mark.row, f" {label} ", color=color, fontsize=13, weight="bold", **place)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
@@ -134,20 +121,17 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_yscale("log")
     for (name, line), grey in zip(panel.lines.items(), GREYS, strict=False):
         label = PLACES.get(name, name) or None
-        axes.plot([*line], [*line.values()], color=COLORS.get(name, grey), lw=1.5, label=label)
+        axes.plot([*line], [*line.values()], color=COLORS.get(name, grey), lw=2.2, label=label)
     axes.set_facecolor("0.965")
     axes.grid(axis="y", color="0.88", lw=0.7)
     axes.yaxis.set_minor_locator(NullLocator())
     if not log:
         axes.yaxis.set_major_locator(MaxNLocator(3))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
-    axes.tick_params(axis="y", labelsize=7.5, length=0, colors="0.35")
-    unit = ", ".join(filter(None, [panel.unit, "log" * log]))
-    axes.set_title(
-        _cut(f"{panel.title}{f' ({unit})' if unit else ''}", 80), fontsize=8.5, loc="left", pad=3, parse_math=False
-    )
+    axes.tick_params(axis="y", labelsize=12, length=0, colors="0.35")
+    axes.set_title(_cut(f"{panel.title}{', log' * log}", 80), fontsize=12, loc="left", pad=3, parse_math=False)
     if len(panel.lines) > 1:
-        axes.legend(fontsize=7.5, loc="center left", framealpha=0.7, borderpad=0.3)
+        axes.legend(fontsize=13, loc="center left", framealpha=0.7, borderpad=0.3)
 
 
 def _cut(text: str, most: int) -> str:

@@ -65,10 +65,17 @@ class FleetRow:
     """What keeps this row from being complete: why the run cannot be read, for example."""
     decision: str = ""
     """What to do with it, in a few words."""
+    remedy: str = ""
+    """What to do first about the cause."""
     outcome_curve: Small = ()
     """Of the reward; of an evaluation where there is no reward."""
     tail_curve: Small = ()
     """Of what the first break rests on, or of the tail after tool calls."""
+
+    @property
+    def broke(self) -> str:
+        """What broke first, without rule and slice."""
+        return self.first_break.partition(": ")[2].removesuffix(", over")
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ class Fleet:
         """How many runs to stop, why, the usual reason first, and the tone: "Stop 3 of 12 runs", "2 × NaN", "error"."""
         for verb, tone in (("Stop", "error"), ("Watch", "warn")):
             rows = [row for row in self.rows if row.decision.startswith(verb)]
-            why = Counter(row.first_break.partition(": ")[2].removesuffix(", over") or row.first_break for row in rows)
+            why = Counter(row.broke or row.first_break for row in rows)
             if rows:
                 reasons = "; ".join(f"{number} × {title}" for title, number in why.most_common(3) if title)
                 return f"{verb} {len(rows)} of {len(self.rows)} runs", reasons, tone
@@ -117,7 +124,8 @@ def grouped(fleet: Fleet) -> list[tuple[str, str, list[FleetRow]]]:
         by_rule.setdefault((row.rule, "") if loud else ("", row.level), []).append(row)
     groups = []
     for (rule, level), rows in by_rule.items():
-        title = f"{rule} {rows[0].first_break.partition(': ')[2].removesuffix(', over')}".strip() if rule else level
+        places = ", or elsewhere" if rule and len({row.broke for row in rows}) > 1 else ""
+        title = f"{rows[0].broke or rule}{places}" if rule else level
         groups.append((title or rows[0].level, rows[0].level, rows))
     return groups
 

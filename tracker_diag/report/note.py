@@ -27,6 +27,8 @@ def note_on(summary: Summary, links: str, picture: str = "") -> str:
         parts.append("Symptoms:\n\n" + "\n".join(f"- {finding}" for finding in incident.symptoms))
     if evidence := speaks_for(first):
         parts.append(f"Evidence at step {first.fired}:\n\n" + "\n".join(f"- {line}" for line in evidence))
+    if more := [tile.more for tile in decision.tiles if tile.more]:
+        parts.append("Steps:\n\n" + "\n".join(f"- {line}" for line in more))
     if first.rule.remedy[1:]:
         parts.append("Then:\n\n" + "\n".join(f"1. {text}" for text in first.rule.remedy[1:]))
     return "\n\n".join(part for part in parts if part)

@@ -55,9 +55,9 @@ def picture(summary: Summary) -> Drawing | None:
 def drawn(drawing: Drawing) -> Pixels:
     """The picture as (H, W, 3) uint8 RGB. It takes about 0.1 s, and a second the first time."""
     with _turn:
-        from tracker_diag.report.figures import pixels, timeline_figure
+        from tracker_diag.report.figures import decision_figure, pixels
 
-        return pixels(timeline_figure(drawing.summary))
+        return pixels(decision_figure(drawing.summary))
 
 
 def drawn_tail(histograms: Sequence[Histogram], title: str) -> Pixels:

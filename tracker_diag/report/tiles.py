@@ -1,5 +1,6 @@
 """The tiles below a decision, each with one answer: how far it is off, at what cost, where to resume, what to do."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ class Tile:
     what: str
     note: str = ""
     tone: Tone = ""
+    more: str = ""
+    """Which steps its numbers are of, and what else a first look does not need."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,32 @@ def tiles_of(summary: Summary, first: Finding, now: Now | None, cost: str, tone:
         far = _how_far(summary, first, now, ago, tone)
     tiles = (far, _harm(summary), _resume(summary, first, now), _first(first))
     return tuple(replace(tile, tone=tile.tone and tone) for tile in tiles) if tone == "info" else tiles
+
+
+def levels(summary: Summary, first: Finding, now: Now | None) -> str:
+    """What the first break rests on, usual and now, as in the tiles: " (reward 0.2 → 0.9, eval_score 0.4 → 0.3)"."""
+    if now is None or now.usual is None:
+        return ""
+    outcome, shown = _outcome(summary), [now]
+    if outcome is not None and now.series == outcome.series:
+        shown = [*itertools.islice(_others(summary, first, now), 1)]
+    known = [(it.series, it.usual or 0.0, it.value) for it in shown]
+    if outcome is not None and (now.series == outcome.series or declared(now.series).outcome):
+        known.append((outcome.series, outcome.baseline or 0.0, outcome.value or 0.0))
+    return f" ({', '.join(f'{name_of(name)} {digits(usual)} → {digits(value)}' for name, usual, value in known)})"
+
+
+def has_fallen(outcome: Reading) -> bool:
+    """Whether an outcome that is to be high is lost or falling, by its test."""
+    known = outcome.series != "loss" and outcome.value is not None and outcome.baseline is not None
+    return known and (bool(outcome.holds) or outcome.onset is not None)
+
+
+def fallen(outcome: Reading) -> str:
+    """How far an outcome fell, and since when."""
+    best, last = (digits(level or 0.0) for level in (outcome.baseline, outcome.value))
+    when = "" if outcome.onset is None else f" since about step {outcome.onset:,}"
+    return f"{outcome.series} fell from {best} to {last}{when}"
 
 
 def _spent(first: Finding, spending: str) -> Tile:
@@ -164,18 +193,22 @@ def _harm(summary: Summary) -> Tile:
     proven = began is not None or outcome.holds is True
     lost = (outcome.value - outcome.baseline) / abs(outcome.baseline) if outcome.baseline else math.nan
     if not proven and sinks is None and not lost < -SMALL:
-        return Tile("no harm yet", _levels(summary, outcome))
+        return Tile("no harm yet", _levels(outcome), more=_steps(summary, outcome))
     onset = sinks if began is None else began
-    when = f"worse since step {onset:,}" if onset is not None else "" if proven else "no sure fall yet"
+    when = "no sure fall yet" if onset is None and not proven else ""
+    more = ", ".join([_steps(summary, outcome), *([f"worse since step {onset:,}"] if onset is not None else [])])
     value = f"{100 * lost:+.0f} %".replace("-", "\N{MINUS SIGN}") if abs(lost) < 10 else "lost"
-    return Tile(value, _levels(summary, outcome), when, "error" if proven or sinks is not None else "warn")
+    return Tile(value, _levels(outcome), when, "error" if proven or sinks is not None else "warn", more)
 
 
-def _levels(summary: Summary, outcome: Reading) -> str:
-    """Best and last level of an outcome, each a mean of some rows that end at the named step."""
+def _levels(outcome: Reading) -> str:
     best, last = (digits(level or 0.0) for level in (outcome.baseline, outcome.value))
+    return f"{outcome.series}, {best} at its best → {last} now"
+
+
+def _steps(summary: Summary, outcome: Reading) -> str:
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    return f"{outcome.series}, mean {best} at step {outcome.at or 0:,} → {last} at step {end:,}"
+    return f"{outcome.series}: means of the rows up to step {outcome.at or 0:,} and up to step {end:,}"
 
 
 def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
@@ -197,7 +230,7 @@ def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
         level = f"{times(ratio)} the usual {name_of(now.series)}"
         note = f"step {_at(best):,} has the best {best.series}, but {level}" * (ratio > 1.2)
     what = "checkpoint" if good in summary.checkpoints else "step"
-    return Tile(f"Step {good:,}", f"last safe {what}: resume there or earlier", note)
+    return Tile(f"Step {good:,}", f"last safe {what}: resume there or earlier", more=note)
 
 
 def _at(outcome: Reading) -> int:
@@ -220,13 +253,18 @@ def _first(first: Finding) -> Tile:
 
 def calm_tiles(summary: Summary) -> tuple[Tile, ...]:
     """Of a run in which nothing was found: its outcomes, what could see, and what would show more."""
-    levels = [
-        Tile(digits(r.value), f"{r.series}, mean of the last rows", f"its best: {digits(r.baseline)}, at step {r.at:,}")
+    shown = [
+        Tile(
+            digits(r.value),
+            f"{r.series}, mean of the last rows",
+            f"its best: {digits(r.baseline)}, at step {r.at:,}",
+            "warn" if has_fallen(r) else "",
+        )
         for r in summary.best
         if r.value is not None and r.baseline is not None and r.at is not None
     ]
     seeing, _, lacking = sighted(summary).partition(" active, ")
-    return (*levels[:2], Tile(f"{seeing} rules", "could see, and found nothing", lacking), *_to_see_more(summary))
+    return (*shown[:2], Tile(f"{seeing} rules", "could see, and found nothing", lacking), *_to_see_more(summary))
 
 
 def short_tiles(summary: Summary) -> tuple[Tile, ...]:

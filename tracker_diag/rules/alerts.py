@@ -42,6 +42,8 @@ class Notice:
     """Unique. If a notice is sent twice, the receiver can see it by this."""
     decision: str = ""
     """What to do with the run, in a few words; empty where an incident has ended."""
+    headline: str = ""
+    """What to do, what is wrong, since when and what broke first: for lists that show titles alone; empty as above."""
 
 
 @dataclass(frozen=True)
@@ -187,16 +189,23 @@ def _fired(step: int, news: Collection[_News], what_now: Recommendation) -> Noti
         for other in others
     ]
     text += more
-    title = _heading(lead) if first.worse is None else _worse(first.worse, lead)
-    return Notice(step, first.incident.severity, title[:TITLE], "\n".join(text), decision=what_now.in_short)
+    worse = lead if first.worse is None else first.worse
+    begins = "Now also: " if worse is not lead else f"Now {IN_WORDS[first.incident.severity]}: " if first.worse else ""
+    broke = "" if worse is lead else f". Broke first: {lead.rule.title}, since step {lead.onset}"
+    return Notice(
+        step,
+        first.incident.severity,
+        _title(worse, lead, begins),
+        "\n".join(text),
+        decision=what_now.in_short,
+        headline=f"{what_now.in_short}. {worse.rule.title}, since step {worse.onset}{broke} ({_short(lead)})",
+    )
 
 
-def _worse(finding: Finding, lead: Finding) -> str:
-    """The title of an incident with `lead` first that `finding` made worse."""
-    if finding is lead:
-        return f"Worse: {_heading(lead)}"
+def _title(finding: Finding, lead: Finding, begins: str = "") -> str:
+    """The title of what `finding` says, with rule and slice of `lead` at its end, in `TITLE` characters."""
     place = f" ({_cut(_short(lead), PLACE)})"
-    return _cut(f"Worse: {finding.rule.title}", TITLE - len(place)) + place
+    return _cut(f"{begins}{finding.rule.title}", TITLE - len(place)) + place
 
 
 def _cut(text: str, most: int) -> str:
@@ -233,12 +242,12 @@ def _ended(step: int, over: Sequence[Incident]) -> Notice:
     text = [
         f"{_heading(part)}: from step {part.onset} to {part.resolved}." for part in parts if part.resolved is not None
     ]
-    return Notice(step, "info", f"{_short(over[0].cause)}: resolved"[:TITLE], "\n".join(text))
+    return Notice(step, "info", _title(over[0].cause, over[0].cause, "Over: "), "\n".join(text))
 
 
 def _heading(finding: Finding) -> str:
-    return f"{_short(finding)}: {finding.rule.title}"
+    return f"{finding.rule.title} ({_short(finding)})"
 
 
 def _short(finding: Finding) -> str:
-    return f"{finding.rule.id} {finding.slice}"
+    return finding.rule.id if finding.slice == "all" else f"{finding.rule.id} {finding.slice}"

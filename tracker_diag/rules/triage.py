@@ -61,6 +61,8 @@ class Summary:
     """What a person knows of."""
     checkpoints: tuple[int, ...] = ()
     """Steps of the checkpoints that are registered."""
+    over: bool = False
+    """Whether the run has ended, as far as is known."""
 
     @classmethod
     def of_engine(

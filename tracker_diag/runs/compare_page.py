@@ -24,7 +24,7 @@ def page(comparison: Comparison) -> str:
         arms=[(words.named_arm(arm), _color(index), arm.sources) for index, arm in enumerate(arms)],
         preferred=words.preferred(comparison),
         consequences=[
-            (words.harm(it), words.parted_first(it), _color(index), [setting.name for setting in it.settings])
+            (words.harm(it), words.began(it), _color(index), [setting.name for setting in it.settings])
             for index, it in enumerate(comparison.others, 1)
         ],
         parted=any(against.parted for against in comparison.others),
@@ -53,7 +53,10 @@ def _curves(comparison: Comparison, unit: str) -> dict[str, object]:
         if drawn := _chart(comparison, others, name, ends):
             apart = of_name[name]
             marks = [(series.onset, words.mark(it, series), _color(index)) for index, it, series in apart]
-            parted.append((drawn, drawn_marks(marks, ends), [_says(it, series) for _, it, series in apart]))
+            says = [_says(it, series) for _, it, series in apart]
+            rest = [it for _, it in others if all(it is not other for _, other, _ in apart)]
+            says += [f"{it.arm.label} {it.unjudged.get(name, 'no sure difference')}" for it in rest]
+            parted.append((drawn, drawn_marks(marks, ends), says))
     calm = [name for name in comparison.reference.runs[0].series if declared(name).outcome or name in DASHBOARD]
     alike = [_chart(comparison, others, name, ends) for name in calm if name not in of_name]
     ticks = axis_ticks(ends) if unit != "share of the run" else [(0.0, "0 %"), (50.0, "50 %"), (100.0, "100 %")]

@@ -49,25 +49,24 @@ def headline(comparison: Comparison) -> str:
 
 def consequence(against: Against) -> str:
     """What became of an arm against the reference, in one sentence without a full stop."""
-    return ", ".join(filter(None, [harm(against), parted_first(against)]))
+    outcome = _outcome(against)
+    when = f" {since(against.axis, outcome)}" if outcome else ""
+    return f"{harm(against)}{when}" + (f", {began(against)}" if against.parted[:1] not in ((), (outcome,)) else "")
 
 
 def harm(against: Against) -> str:
-    """Which outcome parted, by how much and since when."""
+    """Which outcome parted, and by how much."""
     name = named_arm(against.arm)
     if not against.parted:
         return f"{name}: nothing parted in {judged(against)} series"
     outcome = _outcome(against)
-    text = "no outcome parted" if outcome is None else f"{words_of(outcome)} {since(against.axis, outcome)}"
-    return f"{name}: {text}"
+    return f"{name}: {'no outcome parted' if outcome is None else words_of(outcome)}"
 
 
-def parted_first(against: Against) -> str:
-    """Which series parted before that outcome, and since when; empty where none did."""
+def began(against: Against) -> str:
+    """Since when it differs, and in which series first; empty where nothing parted."""
     first = next(iter(against.parted), None)
-    if first is None or first is _outcome(against):
-        return ""
-    return f"first to differ: {name_of(first.series)}, {since(against.axis, first)}"
+    return f"it began at {_about(against.axis, first)} with {name_of(first.series)}" if first else ""
 
 
 def _outcome(against: Against) -> Parted | None:
@@ -82,7 +81,11 @@ def preferred(comparison: Comparison) -> str:
     if not gains:
         return ""
     gain, best = max(gains, key=lambda it: it[0])
-    return f"Keep {named_arm(best if gain > 0 else comparison.reference)}"
+    if gain > 0:
+        return f"Keep {named_arm(best)}"
+    worse = [arm.label for change, arm in gains if change < 0]
+    verb = f": {', '.join(worse)} {'is' if len(worse) == 1 else 'are'} worse" if worse else ""
+    return f"Keep {named_arm(comparison.reference)}{verb}"
 
 
 def _gain(series: Parted) -> float:
@@ -256,9 +259,13 @@ def describe_incident(incident: NewIncident, comparison: Comparison, against: Ag
 
 def since(axis: Axis, series: Parted) -> str:
     """Where it began to part, accurate to a twentieth of the axis."""
+    return f"since {_about(axis, series)}"
+
+
+def _about(axis: Axis, series: Parted) -> str:
     if axis.unit == "step":
-        return f"since about step {round(series.onset):,}"
-    return f"since about {100 * series.onset:.0f} % of the run"
+        return f"about step {round(series.onset):,}"
+    return f"about {100 * series.onset:.0f} % of the run"
 
 
 def mark(against: Against, series: Parted) -> str:

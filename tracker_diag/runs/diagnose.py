@@ -154,7 +154,8 @@ def diagnose(
     summary = judge.summary(run.source, len(steps), first, last)
     thin = f"the log is long: its {len(rows):,} rows are judged as {len(judged):,}, each a mean of neighbours"
     log = (*run.caveats, *([thin] if thinned else ()), *_by_construction(judge.keys.framework, series))
-    summary = replace(summary, log=log, curves={name: series[name] for name in chosen(summary, series)})
+    curves = {name: series[name] for name in chosen(summary, series)}
+    summary = replace(summary, log=log, curves=curves, over=run.ended is not None)
     seconds = run.seconds or elapsed(rows, series.get("step_seconds", {}))
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
     live = tuple(live_findings(rows, run.findings))

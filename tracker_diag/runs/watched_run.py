@@ -12,6 +12,7 @@ from hashlib import sha256
 from pydantic import BaseModel, ConfigDict
 
 from tracker_diag.report.curves import main_finding
+from tracker_diag.report.decision import what
 from tracker_diag.report.fleet import LEVELS, FleetRow, curves_of
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.logged import LiveFinding, is_ours
@@ -169,11 +170,10 @@ def _row(name: str, diagnosis: Diagnosis, live: Sequence[LiveFinding], note: str
         decision=summary.recommendation.in_short, outcome_curve=outcome, tail_curve=tail,
     )  # fmt: skip
     if first is not None:
-        place = f" on {first.slice}" if first.slice != "all" else ""
         end = ", over" if first.state == "resolved" else ""
-        text = f"{first.rule.id}{place}: {first.rule.title}{end}"
-        cost = str(diagnosis.cost(first))
-        return replace(row, rule=first.rule.id, first_break=text, since=first.onset, cost=cost)
+        text = f"{first.rule.id}: {what(first)}{end}"
+        cost, remedy = str(diagnosis.cost(first)), next(iter(first.rule.remedy), "")
+        return replace(row, rule=first.rule.id, first_break=text, since=first.onset, cost=cost, remedy=remedy)
     if live:
         place = f" on {live[0].slice}" if live[0].slice not in (None, "all") else ""
         since = live[0].fired if live[0].onset is None else live[0].onset

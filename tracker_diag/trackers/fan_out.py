@@ -96,6 +96,7 @@ class FanOut:
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """Write the end to all of them first: while one that is down is waited for, the others finish."""
+        summary = replace(summary, over=True)
         drawings, descriptions = self._decision(lambda: summary)
         self._write(summary.last_step or 0, drawings, [*descriptions, End(summary, tables)])
         for tracker in self._all:
@@ -159,7 +160,8 @@ def scrubbed(entry: Entry) -> Entry:
     if isinstance(entry, Scalar):  # as most are, which say nothing
         return entry
     if isinstance(entry, Notice):
-        return replace(entry, title=without_secrets(entry.title), text=without_secrets(entry.text))
+        title, text, headline = map(without_secrets, (entry.title, entry.text, entry.headline))
+        return replace(entry, title=title, text=text, headline=headline)
     if isinstance(entry, Event | Description | File):
         return replace(entry, text=without_secrets(entry.text))
     if isinstance(entry, End):

@@ -229,7 +229,7 @@ def test_a_tracker_that_stays_down_costs_nothing_that_flush_does_not_bring_back(
     assert left.drain(10)
     assert up.steps == list(range(30))
     assert up.known == [("NUM004", "firing")]
-    assert up.notices == ["NUM004 all: NaN or infinity"]
+    assert up.notices == ["NaN or infinity (NUM004)"]
     assert [file.suffix for file in journals.iterdir()] == [".html"]
 
 

@@ -230,7 +230,8 @@ class MlflowTracker(Tracker):
 
     def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
         tails: dict[str, list[Histogram]] = {}
-        for record in records:
+        # MLflow lists metrics as they first came; what breaks is mostly in this slice
+        for record in sorted(records, key=lambda record: "/post_tool/" not in record.name):
             if isinstance(record, Scalar):
                 metric = self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)
                 self._metrics.append(metric)

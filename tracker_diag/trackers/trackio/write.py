@@ -37,6 +37,9 @@ from tracker_diag.trackers.tracker import (
 )
 from tracker_diag.trackers.trackio import listen, read
 
+ORDER = "TRACKIO_PLOT_ORDER='diag/*/p95,diag/*,*'"
+"""Puts the diagnostics before your charts, the tail of both slices first."""
+
 
 class TrackioTracker(Tracker):
     """Writes into `run`, a `trackio.Run` that is underway, and never finishes it."""
@@ -126,7 +129,7 @@ class TrackioTracker(Tracker):
 
     @property
     def page(self) -> str:
-        return f"trackio show --project {shlex.quote(self.run.project)}"
+        return f"{ORDER} trackio show --project {shlex.quote(self.run.project)}"
 
     @property
     def source(self) -> str:
@@ -144,7 +147,7 @@ class TrackioTracker(Tracker):
         for entry in entries:
             if isinstance(entry, Notice):
                 level = self._trackio.AlertLevel(entry.level)
-                self.run.alert(entry.title, entry.text, level=level, step=step)
+                self.run.alert(entry.headline or entry.title, entry.text, level=level, step=step)
             elif not isinstance(entry, Table):  # with the next step, since several may change in one
                 self._waiting |= {table.name: table for table in self._tables.changed_by(step, entry)}
             if isinstance(entry, End):

@@ -10,6 +10,7 @@ from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import PAIRS
 from tracker_diag.report.note import note_on
+from tracker_diag.report.palette import SLICES
 from tracker_diag.report.tables import DECISION
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.panels import NAME, PLOTS, RULES, outcome_keys
@@ -114,6 +115,9 @@ def report(entity: str, project: str, run_id: str, summary: Summary, keys: Colle
     outcomes = [reports.LinePlot(title=key, y=[key]) for key in outcome_keys(keys)]
     pairs = [pair for pair in PAIRS if any(key.startswith(f"{PREFIX}{pair}/") for key in keys)]
     plots = outcomes + [plot for group in line_plots(pairs).values() for plot in group if {*plot.y} & {*keys}]
+    for plot in plots[len(outcomes) :]:  # a view of a project names no run, and so no colours
+        slices = {key: key.split("/")[2] for key in plot.y}
+        plot.line_colors = {f"{run_id}:{key}": SLICES[name][0] for key, name in slices.items() if name in SLICES}
     again = f"`tracker-diag diagnose wandb:{entity}/{project}/{run_id}` shows it again."
     blocks: list[Any] = [reports.MarkdownBlock(text=note_on(summary, again))]
     if plots:
