@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +52,14 @@ def filled(page: str) -> str:
     """The page, with the numbers of its sentences."""
     text, values = (DOCS / page).read_text(encoding="utf-8"), figures()
     for sentence in SENTENCES[page]:
-        parts = re.split(r"\{(\w+)\}", sentence)
-        pattern = "".join(
-            r"[\w.,]+" if number % 2 else "(" + re.escape(part).replace(r"\ ", r"\s+") + ")"
-            for number, part in enumerate(parts)
-        )
-        found = re.findall(pattern, text)
-        if len(found) != 1:
-            raise ValueError(f"{page}: expected once, and {len(found)} times there: {sentence}")
-        names = iter([values[name] for name in parts[1::2]])
-        new = "".join(fixed + next(names, "") for fixed in found[0])
-        text = re.sub(pattern, lambda _, new=new: new, text)
+        fixed = [re.escape(part).replace(r"\ ", r"\s+") for part in re.split(r"\{\w+\}", sentence)]
+        matches = list(re.finditer(r"[\w.,]+".join(f"({part})" for part in fixed), text))
+        if len(matches) != 1:
+            raise ValueError(f"{page}: {len(matches)} times there, expected once: {sentence}")
+        numbers = [*(values[name] for name in re.findall(r"\{(\w+)\}", sentence)), ""]
+        new = "".join(part + number for part, number in zip(matches[0].groups(), numbers, strict=True))
+        text = text[: matches[0].start()] + new + text[matches[0].end() :]
     return text
 
 
-PAGES: dict[str, Callable[[], str]] = {page: lambda page=page: filled(page) for page in SENTENCES}
+PAGES: dict[str, Callable[[], str]] = {page: partial(filled, page) for page in SENTENCES}

@@ -144,8 +144,8 @@ def test_the_examples_of_rules_and_guards_are_sound(tmp_path):
     every = rule.split("signals:")[0] + signals + f"when: {json.dumps(names)}\nsummary: bad\npairs: [policy]\n"
     (tmp_path / "ACM001.yaml").write_text(rule)
     (tmp_path / "ACM002.yaml").write_text(every.replace("ACM001", "ACM002"))
-    (tmp_path / "guards.yaml").write_text(*blocks(ROOT / "docs" / "guards.md", "yaml"))
     assert [rule.id for rule in td.load_rules(tmp_path)] == ["ACM001", "ACM002"]
+    (tmp_path / "guards.yaml").write_text(*blocks(ROOT / "docs" / "guards.md", "yaml"))
     td.Monitor(guards=tmp_path / "guards.yaml").close()
 
 

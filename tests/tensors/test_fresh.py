@@ -86,7 +86,7 @@ def cell_counts(rng, tokens):
 @given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4), min_size=1, max_size=10), st.integers(0, 10))
 def test_each_cell_is_held_against_what_came_beside_it(steps, cut):
     rng, fresh = np.random.default_rng(0), FreshCells(NEEDED)
-    waiting = np.zeros((NAMED_ROWS, 2), int)  # tokens of each cell, and beside it, since its last value
+    waiting = np.zeros((NAMED_ROWS, 2), int)  # tokens of each cell, and next to it, since its last value
     for at, tokens in enumerate(steps):
         if at == cut:
             state = json.loads(json.dumps(fresh.state_dict()))

@@ -48,7 +48,7 @@ def preflight(
     from tracker_diag.preflight.run import preflight as check
 
     if not any((tokens, samples, config, memory, env, tool)):
-        refuse("nothing given, expected one at least of --tokens, --samples, --config, --memory, --env, --tool")
+        refuse("nothing given, expected at least one of --tokens, --samples, --config, --memory, --env, --tool")
     with refusing():
         given: dict[str, Any] = {"framework": framework, "eos_id": eos_id}
         given |= files.tokens(tokens) if tokens else {}
