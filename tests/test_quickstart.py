@@ -62,7 +62,7 @@ FRAGMENTS = {
     "inputs 2": RUN + "rewards = formats = solved = [0.0, 1.0]\nprompt_ids = advantages = [1, 2]\n"
     "lengths, cut, completions = [3, 4], [False, True], ['a', 'b']\n",
     "inputs 3": RUN + "run, update = td.wrap(mlflow), 1\n",
-    "inputs 4": RUN + MODEL + "from transformers import AutoTokenizer\n"
+    "inputs 4": RUN + "from task import CHECKPOINT\nfrom transformers import AutoTokenizer\n"
     "tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)\n",
     "inputs 5": RUN + "import torch.distributed as dist\n"
     "dist.init_process_group('gloo', init_method='file://' + __file__ + '.ranks', rank=0, world_size=1)\n",

@@ -36,7 +36,7 @@ def preflight(
         str | None, typer.Option(help="module:function without arguments; it is called many times at once.")
     ] = None,
     eos_id: Annotated[int | None, typer.Option(help="Id of the token that ends a response.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time for one part of a check.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds for each part of a check.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Find mistakes in the wiring before training.
