@@ -38,7 +38,7 @@ def figures() -> dict[str, str]:
         "log": f"{float(milliseconds['log after it']):.0f}",
         "device": gpu["device"].split()[-1],
         "ratio": f"{gpu['step_of_half_a_second_ratio']:.2f}",
-        "runs": str(len(faults["runs"])),
+        "runs": str(len(faults["sealed"])),
         "healthy": str(faults["untouched"]["healthy"]),
         "alarmed": str(faults["untouched"]["healthy_warn"]),
         "stable": str(sum(logs["logs"] for logs in stable)),
