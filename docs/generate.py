@@ -380,7 +380,7 @@ def _dedented(docstring: str) -> list[str]:
         if indented != code:
             if code:
                 lines.pop()  # the empty line before the text continues
-            lines += ["```", ""] if code else ["```python"]
+            lines += ["```", ""] if code else ["```"]
             code = indented
         lines.append(line.removeprefix("    "))
     return [*lines, "```"] if code else lines
@@ -396,6 +396,7 @@ PAGES: dict[str, Callable[[], str]] = {
     **runpy.run_path(str(DOCS / "rule_pages.py"))["PAGES"],
     **runpy.run_path(str(DOCS / "schemas.py"))["PAGES"],
     **runpy.run_path(str(DOCS / "curves.py"))["PAGES"],
+    **runpy.run_path(str(DOCS / "figures.py"))["PAGES"],
 }
 
 

@@ -137,7 +137,7 @@ def migrated_mlflow(shared_folder):
             new = made.with_suffix(".new")
             mlflow.MlflowClient(f"sqlite:///{new}").search_experiments()
             with closing(sqlite3.connect(new)) as store:
-                store.execute("DELETE FROM experiments")  # its place is this one; whoever opens a copy makes its own
+                store.execute("DELETE FROM experiments")  # its place is this one; each copy's opener makes its own
                 store.commit()
                 with closing(sqlite3.connect(made.with_suffix(".copy"))) as copy:
                     store.backup(copy)
@@ -259,7 +259,7 @@ def read_wandb():
 def kept_port():
     """A port on loopback that nobody else is given meanwhile: it is bound, and nothing listens there.
 
-    A server that is told of it may bind it all the same, as servers set SO_REUSEADDR, and as often as it likes.
+    A server that gets it may bind it all the same, as servers set SO_REUSEADDR, and as often as it likes.
     """
     with socket.socket() as kept:
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

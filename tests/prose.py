@@ -1,7 +1,8 @@
 """Checks all that people read: `python tests/prose.py`. It has no exceptions.
 
 No retired word, no sentence of more than 20 words, and in code no name that a search finds everywhere. It reads
-Markdown, rules and other YAML, templates, and the command line's help. Of code it reads docstrings, comments, messages.
+Markdown, rules and other YAML, templates, and the command line's help. Of code it reads docstrings, comments, messages;
+of tests docstrings and comments, for retired words alone.
 """
 
 import ast
@@ -95,6 +96,24 @@ def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
         yield from ((node.lineno, part) for _, part in paragraphs("\n".join(lines)))
 
 
+def notes(code: str) -> Iterator[tuple[int, str]]:
+    """Each docstring and comment of a test."""
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, text
+    yield from comments(code)
+
+
+def test_reports() -> Iterator[str]:
+    """Retired words of tests, by file and line."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.name not in {"prose.py", "test_prose.py"}:  # these name the words
+            file = path.relative_to(ROOT).as_posix()
+            for line, text in notes(path.read_text(encoding="utf-8")):
+                yield from (f"{file}:{line}: {what}" for what in mistakes(text) if "is retired" in what)
+
+
 def read_file(file: str) -> Iterator[tuple[int, str]]:
     """What a person reads in one file of the repository, with lines."""
     text = (ROOT / file).read_text(encoding="utf-8")
@@ -152,7 +171,7 @@ def name_reports() -> Iterator[str]:
 
 def main() -> None:
     reports = [f"{file}:{line}: {what}" for file, line, text in texts() for what in mistakes(text)]
-    sys.exit("\n".join([*reports, *name_reports()]) or 0)
+    sys.exit("\n".join([*reports, *name_reports(), *test_reports()]) or 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Data flows one way through the house; so do imports. And the core stands without trackers and trainers."""
+"""Data flows one way through the house; so do imports. And the core works without trackers and trainers."""
 
 import ast
 import subprocess
@@ -45,7 +45,7 @@ OPTIONAL = {
     "wandb", "mlflow", "torch", "pyarrow", "matplotlib", "jinja2", "safetensors", "trackio", "tensorboard", "pandas",
     "apprise", "wandb_workspaces", "wandb_reports", "transformers", "trl", "lightning", "ray", "mcp",
 }  # fmt: skip
-# Rooms that are an optional library's own; whoever imports them does so where they are used.
+# Rooms that are an optional library's own, imported only where they are used.
 AT_HOME = {"demo": OPTIONAL, "report/figures.py": {"matplotlib"}}
 
 
@@ -129,7 +129,7 @@ def test_importing_the_package_loads_no_optional_library():
 
 
 def test_a_tracker_is_named_in_its_own_folder_alone():
-    """The protocol is enough for all others; Trackio stands for any tracker."""
+    """The protocol is enough for all others; Trackio represents any tracker."""
     own = PACKAGE / "trackers" / "trackio"
     others = (file for file in PACKAGE.rglob("*") if file.suffix in {".py", ".yaml", ".j2"} and own not in file.parents)
     assert [str(file) for file in others if "trackio" in file.read_text().lower()] == []

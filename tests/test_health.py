@@ -1,4 +1,4 @@
-"""Training goes on, whatever happens inside the diagnostics: signals at any point, forks beside other threads."""
+"""Training continues, whatever happens inside the diagnostics: signals at any point, forks next to other threads."""
 
 import ctypes
 import gc
@@ -57,7 +57,7 @@ def interrupted(monitor, delay, raised):
 def is_dropped(frame):
     """Whether what is raised here is dropped: by Python in `__del__` and in what it calls when a weak reference dies.
 
-    By W&B while it takes in what is printed, after it has been imported: `console_capture` logs it and goes on.
+    By W&B while it takes in what is printed, after it has been imported: `console_capture` logs it and continues.
     """
     while frame is not None:
         name, file = frame.f_code.co_name, Path(frame.f_code.co_filename).name
@@ -95,7 +95,7 @@ def test_an_interrupt_at_any_point_costs_that_step_alone(raised, alarms, rng):
 
 
 class Interrupted:
-    """A context variable beside whose first `set` Ctrl-C is pressed: it is heard right after it."""
+    """A context variable at whose first `set` Ctrl-C is pressed: it is heard right after it."""
 
     def __init__(self, variable):
         self.get, self._variable, self._calls = variable.get, variable, 0

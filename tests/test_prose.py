@@ -51,6 +51,7 @@ def test_a_mistake_fails_with_file_line_and_a_better_word(monkeypatch):
     names = PROSE["main"].__globals__
     monkeypatch.setitem(names, "texts", lambda: [("new.md", 7, "beside")])
     monkeypatch.setitem(names, "name_reports", list)
+    monkeypatch.setitem(names, "test_reports", list)
     with pytest.raises(SystemExit) as end:
         PROSE["main"]()
     assert end.value.code == "new.md:7: 'beside' is retired, say 'next to'"
@@ -86,3 +87,8 @@ def test_rules_helps_and_pages_are_all_read():
         "integrations/tracker_diag_trl/about.yaml",
     } <= files
     assert "docs/rules/POL001.md" not in files  # made from the rule
+
+
+def test_of_a_test_docstrings_and_comments_are_read_and_no_data():
+    code = '"""All of it is told."""\nx = "data that is told here"  # whoever reads\n'
+    assert [text.strip() for _, text in PROSE["notes"](code)] == ["All of it is told.", "whoever reads"]

@@ -1,8 +1,11 @@
-"""The quick starts of docs/start.md, as they are there.
+"""Each Python block of README and of the hand-written pages runs, as its reader runs it.
 
-Those of trackers run in an environment with nothing but the tracker's extra, those of trainers in this one.
+The quick starts of trackers run in an environment with nothing but the tracker's extra, all other blocks in this one. A
+block whose framework is missing is reported as skipped, with the word untested.
 """
 
+import importlib.util
+import json
 import os
 import re
 import shlex
@@ -12,38 +15,143 @@ from pathlib import Path
 
 import pytest
 
+import tracker_diag as td
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / "build" / "quickstart"
 """`make` puts them there."""
 
-PAGE = (ROOT / "docs" / "start.md").read_text()
-BLOCKS = dict(re.findall(r"\*\*([\w&-]+)\*\*[^`]*\n\n```python\n(.*?)```", PAGE, re.DOTALL))
-EXTRAS = {"MLflow": "mlflow", "W&B": "wandb", "Trackio": "trackio", "TensorBoard": "tensorboard"}
+
+def blocks(page, language):
+    """Those of a page, without the named ones: `**MLflow**` above a block is its name."""
+    text = re.sub(NAME, "", page.read_text(), flags=re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+NAME = r"\*\*([\w&-]+)\*\*[^`\n]*\n\n```python\n(.*?)```"
+NAMED = dict(re.findall(NAME, (ROOT / "docs" / "start.md").read_text(), re.DOTALL))
+ELSEWHERE = {"integrations", "preflight"}
+"""Pages whose blocks have tests of their own: tests/integrations, tests/preflight."""
+PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem not in ELSEWHERE)]
+BLOCKS = NAMED | {
+    f"{page.stem} {number}": code for page in PAGES for number, code in enumerate(blocks(page, "python"), 1)
+}
+EXTRAS = {"README 1": "mlflow", "MLflow": "mlflow", "W&B": "wandb", "Trackio": "trackio", "TensorBoard": "tensorboard"}
+
 ON_CPU = (
     "import functools, trl\ntrl.GRPOConfig = functools.partial(trl.GRPOConfig, bf16=False, use_cpu=True, max_steps=4)\n"
+)
+MODEL = (
+    "import torch\nfrom task import CHECKPOINT\nfrom transformers import Qwen2ForCausalLM\n"
+    "model = Qwen2ForCausalLM.from_pretrained(CHECKPOINT)\n"
 )
 TRAINERS = {
     "TRL": ON_CPU + "from task import CHECKPOINT\nfrom datasets import Dataset\n"
     "def reward(completions, **_):\n    return [float(len(text)) for text in completions]\n"
     "model, dataset = str(CHECKPOINT), Dataset.from_dict({'prompt': ['get 42'] * 8})\n",
     "Stable-Baselines3": "",
-    "Transformers": "import torch\nfrom task import CHECKPOINT\nfrom transformers import Qwen2ForCausalLM\n"
-    "model = Qwen2ForCausalLM.from_pretrained(CHECKPOINT)\n"
-    "dataset = [{'input_ids': torch.arange(8), 'labels': torch.arange(8)}] * 8\n",
+    "Transformers": MODEL + "dataset = [{'input_ids': torch.arange(8), 'labels': torch.arange(8)}] * 8\n",
 }
-"""What stands in for the GPU, the model and the data that the page leaves to its reader."""
+RUN = "import mlflow\nimport tracker_diag as td\nmlflow.start_run()\n"
+EXAMPLE = "from tracker_diag.testing import example_batch\n"
+FRAGMENTS = {
+    "start 1": RUN + MODEL + "run = td.wrap(mlflow)\nids = torch.randint(100, (2, 9))\n"
+    "old, response, sampled = torch.zeros(2, 8) - 5, torch.ones(2, 9), torch.ones(2, 9)\n",
+    "inputs 2": RUN + "rewards = formats = solved = [0.0, 1.0]\nprompt_ids = advantages = [1, 2]\n"
+    "lengths, cut, completions = [3, 4], [False, True], ['a', 'b']\n",
+    "inputs 3": RUN + "run, update = td.wrap(mlflow), 1\n",
+    "inputs 4": RUN + "from task import CHECKPOINT\nfrom transformers import AutoTokenizer\n"
+    "tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)\n",
+    "inputs 5": RUN + "import torch.distributed as dist\n"
+    "dist.init_process_group('gloo', init_method='file://' + __file__ + '.ranks', rank=0, world_size=1)\n",
+    "guards 1": RUN + EXAMPLE + "loader = [example_batch(step) for step in range(3)]\n"
+    "metrics, lr, kl_coef = {'reward': 1}, 1, 0\nsave = load = update = lambda *_, **__: None\n",
+    "guards 2": "output_dir = 'out'\ntrain = lambda *_, **__: None\n",
+    "own-rules 1": RUN + "from tracker_diag.cli.app import app\n"
+    "app(['rules', 'new', 'ACM001', 'rules'], standalone_mode=False)\n",
+    "postmortem 1": RUN,
+    "replay 1": EXAMPLE + "steps = [(step, [example_batch(step)]) for step in range(3)]\n",
+    "trackers 1": "import tracker_diag as td\n",
+    "trackers 2": RUN + EXAMPLE + "from tracker_diag.trackers.files.write import JsonlTracker\n"
+    "run = td.wrap(mlflow, also=[JsonlTracker('runs/good')])\n"
+    "for step in range(100):\n    run.diag.observe(**example_batch(min(step, 70)))\n    run.log_metric('a', 1, step)\n"
+    "run.diag.close()\ngood = mlflow.active_run().info.run_id\nmlflow.end_run()\nmlflow.start_run()\n",
+}
+"""What a page leaves to its reader: the run, the model, the data."""
+MISSING = {"canary 1": "vllm", "inputs 1": "verifiers"}
+"""Blocks that need a framework which the test environment lacks."""
 
 
-def test_each_tracker_has_one():
-    assert BLOCKS.keys() == {*EXTRAS, *TRAINERS}
-    assert all(len(block.strip().splitlines()) <= 10 for block in BLOCKS.values())
+@pytest.fixture
+def run_block(tmp_path, new_mlflow_store):
+    """Runs code in a process of its own, in which it must end without an error; gives its standard error."""
+    paths = [ROOT, ROOT / "integrations", ROOT / "tests" / "integrations" / "trl"]
+    settings = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "MLFLOW_TRACKING_URI": new_mlflow_store(tmp_path),
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+    def run(code):
+        (tmp_path / "quickstart.py").write_text(code)
+        command = [sys.executable, "quickstart.py"]
+        done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    return run
+
+
+def shows_the_fault(stderr):
+    """The alert and the verdict are there, as the pages say."""
+    shown = " ".join(stderr.split())
+    assert "what is seen at step 0" in shown
+    assert shown.count("Token probabilities diverge after tool calls (POL001 post_tool)") == 1
+    assert "detected at 86" in shown
+    assert "verdict after 120 steps" in shown
+    assert "broke first Token probabilities diverge after tool calls, on post_tool" in shown
+    return shown
+
+
+def test_each_block_is_run_or_reported_as_untested():
+    assert BLOCKS.keys() == {*EXTRAS, *TRAINERS, *FRAGMENTS, *MISSING}
+    assert NAMED.keys() == {*EXTRAS, *TRAINERS} - {"README 1"}
+    assert all(len(block.strip().splitlines()) <= 10 for block in NAMED.values())
+
+
+def test_the_block_of_the_readme_shows_the_fault(run_block):
+    shows_the_fault(run_block(BLOCKS["README 1"]))
+
+
+@pytest.mark.parametrize("block", FRAGMENTS)
+def test_a_fragment_runs(block, run_block):
+    run_block(FRAGMENTS[block] + BLOCKS[block].replace('"mlflow:8f2c4e"', 'f"mlflow:{good}"'))
+
+
+@pytest.mark.parametrize("block", MISSING)
+def test_a_fragment_whose_framework_is_missing_is_untested(block):
+    compile(BLOCKS[block], block, "exec")
+    assert not importlib.util.find_spec(MISSING[block]), "it is installed: run the block"
+    pytest.skip(f"untested: {MISSING[block]} is not installed")
+
+
+def test_the_examples_of_rules_and_guards_are_sound(tmp_path):
+    rule, signals, _ = blocks(ROOT / "docs" / "own-rules.md", "yaml")
+    names = re.findall(r"^  (\w+):", signals, re.MULTILINE)
+    every = rule.split("signals:")[0] + signals + f"when: {json.dumps(names)}\nsummary: bad\npairs: [policy]\n"
+    (tmp_path / "ACM001.yaml").write_text(rule)
+    (tmp_path / "ACM002.yaml").write_text(every.replace("ACM001", "ACM002"))
+    assert [rule.id for rule in td.load_rules(tmp_path)] == ["ACM001", "ACM002"]
+    (tmp_path / "guards.yaml").write_text(*blocks(ROOT / "docs" / "guards.md", "yaml"))
+    td.Monitor(guards=tmp_path / "guards.yaml").close()
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("tracker", EXTRAS)
-def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
+def test_it_runs_unchanged(tracker, built_wheel, tmp_path):
     """With the installed wheel: the alert is seen, and the command that the verdict names diagnoses the run alike."""
     environment = ENVIRONMENTS / EXTRAS[tracker]
     assert environment.is_dir(), f"{environment} is missing; `make {environment.relative_to(ROOT)}` makes it"
@@ -64,11 +172,7 @@ def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
         [python, "quickstart.py"], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    told = " ".join(done.stderr.split())
-    assert "what is seen at step 0" in told
-    assert told.count("Token probabilities diverge after tool calls (POL001 post_tool)") == 1
-    assert "verdict after 120 steps" in told
-    assert "broke first Token probabilities diverge after tool calls, on post_tool" in told
+    live = shows_the_fault(done.stderr)
 
     (again,) = re.findall(r"^all of it +tracker-diag (diagnose .+)$", done.stderr, re.MULTILINE)
     asked = subprocess.run(
@@ -78,22 +182,10 @@ def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
     shown = " ".join(asked.stdout.split())
     assert "broke first Token probabilities diverge after tool calls, on post_tool" in shown
     assert "said live" in shown
-    assert all("continue? Watch. Token probabilities diverge" in one for one in (told, shown))
+    assert all("continue? Watch. Token probabilities diverge" in text for text in (live, shown))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_the_snippet_of_a_trainer_runs_and_ends_with_a_verdict(trainer, tmp_path):
-    (tmp_path / "quickstart.py").write_text(TRAINERS[trainer] + BLOCKS[trainer])
-    paths = [ROOT, ROOT / "integrations", ROOT / "tests" / "integrations" / "trl"]
-    settings = os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path / 'mlflow.db'}",
-        "CUDA_VISIBLE_DEVICES": "",
-        "HF_HUB_OFFLINE": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "quickstart.py"], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "tracker_diag: verdict after" in done.stderr, done.stderr
+def test_the_snippet_of_a_trainer_runs_and_ends_with_a_verdict(trainer, run_block):
+    assert "tracker_diag: verdict after" in run_block(TRAINERS[trainer] + BLOCKS[trainer])

@@ -250,7 +250,7 @@ def test_two_runs_that_alternate_in_one_process(mlflow_store):
 
 @pytest.mark.nightly
 def test_mlflow_without_steps_is_one_after_the_other(mlflow_store, make_batch, rng):
-    """To MLflow a call without a step is one of step 0; one tensor batch each tells them apart."""
+    """To MLflow a call without a step is one of step 0; one tensor batch each distinguishes them."""
     import mlflow
 
     with mlflow.start_run():

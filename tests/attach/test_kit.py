@@ -19,7 +19,7 @@ from tracker_diag.trackers.files.write import unused_folder
 from tracker_diag.trackers.notify import NOTIFY
 
 FIRING = 2
-"""As a rule's state stands in a tracker."""
+"""As a rule's state is in a tracker."""
 
 
 class Trainer:
@@ -374,7 +374,7 @@ def test_a_pair_without_its_second_one_is_left_out(monitor):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package whose class stands on a library; makes one that is installed, or is not."""
+    """A package whose class needs a library; makes one that is installed, or is not."""
 
     def made(name, needs):
         (tmp_path / name).mkdir()

@@ -1,4 +1,4 @@
-"""State beside checkpoints: found again, or said to be missing, and never in the way."""
+"""State next to checkpoints: found again, or said to be missing, and never in the way."""
 
 import pytest
 

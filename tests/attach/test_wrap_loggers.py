@@ -1,4 +1,4 @@
-"""`wrap` on the loggers of real frameworks: what is inside is found, and their own use of it goes on."""
+"""`wrap` on the loggers of real frameworks: what is inside is found, and their own use of it continues."""
 
 import numpy as np
 import pytest

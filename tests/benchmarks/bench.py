@@ -77,7 +77,7 @@ def tokens(n: int, slices: int) -> tuple[Any, Any]:
 
 
 def contenders(r: Any, row: Any, slices: int) -> dict[str, Callable[[], Any]]:
-    """Five quantiles of each slice of `r` (N,), by ours and by what it stands against."""
+    """Five quantiles of each slice of `r` (N,), by ours and by what it is compared with."""
     target = np.empty_like(r)
     tensor, tensor_row, levels = torch.from_numpy(r), torch.from_numpy(row), torch.tensor(LEVELS)
 
@@ -98,7 +98,7 @@ def contenders(r: Any, row: Any, slices: int) -> dict[str, Callable[[], Any]]:
 
 
 def sketch_against_others() -> list[dict[str, Any]]:
-    """Nanoseconds a token of five quantiles of each slice, by ours and by what it stands against."""
+    """Nanoseconds a token of five quantiles of each slice, by ours and by what it is compared with."""
     found = []
     for n in (1 << 16, 1 << 20, 1 << 24):
         for slices in (2, 8):

@@ -48,7 +48,7 @@ class World:
     scale: float = 0.05
     pairs: tuple[str, ...] = ("policy",)
     names: bool = False
-    """Whether tools and environments are told."""
+    """Whether tools and environments are given."""
     degrees: int | None = None
     """Of freedom of a t distribution; normal where there are none."""
     tail: int | None = None
@@ -78,7 +78,7 @@ class Scenario:
 
 
 class Loud(td.Tracker):
-    """The findings at warn or above that have fired, and are not part of another one; and what people were told of."""
+    """The findings at warn or above that have fired, and are not part of another; and the alerts that people got."""
 
     name = "loud"
     takes = (td.Finding, Notice)
@@ -113,7 +113,7 @@ def play(scenario: Scenario, seed: int) -> dict[str, Any]:
         monitor.observe(**batch(scenario, world, step, np.exp(drift), rng))
         learnt = 0.7 - 0.3 * math.exp(-step / 200)
         monitor.log({"reward": learnt + 0.02 * rng.normal()}, step)
-        if loud.findings and scenario.rules:  # a healthy run goes on, to count what people are told
+        if loud.findings and scenario.rules:  # a healthy run continues, to count alerts
             break
     monitor.close()
     fired = sorted(loud.findings, key=lambda finding: (finding.onset, finding.rule.id))

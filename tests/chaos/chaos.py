@@ -49,7 +49,7 @@ ENVIRONMENT = {
 def check(program: Program, folder: Path, server: "Server | None") -> dict[str, Any]:
     """Play `program` twice; what is wrong, what is missing, and how long the calls took."""
     end = next((i for i, (name, _) in enumerate(program.calls) if name in ("kill", "exit")), None)
-    # Whoever is killed may lose what its tracker had not written; what it wrote is a part of what it had logged.
+    # A process that is killed may lose what its tracker had not written; what it wrote is a part of what it had logged.
     alone = program if end is None else replace(program, calls=program.calls[:end])
     reports, wrong = {}, []
     for name, played in (("alone", alone), ("watched", program)):

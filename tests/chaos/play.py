@@ -1,4 +1,4 @@
-"""Plays a program in a process of its own, with the diagnostics or without; reads back what stands in the tracker."""
+"""Plays a program in a process of its own, with the diagnostics or without; reads back what is in the tracker."""
 
 import atexit
 import json
@@ -356,7 +356,7 @@ def forked(call: Callable[[], object], log: Path, within: float = 900.0) -> int 
                 code = 0
             except SystemExit as error:
                 code = error.code if isinstance(error.code, int) else 1
-            except BaseException:  # it is told in the log
+            except BaseException:  # it is reported in the log
                 traceback.print_exc()
             finally:
                 with suppress(BaseException):
@@ -399,7 +399,7 @@ def _emitted(folder: Path) -> Any:
 
 
 def emitted(folder: Path) -> Points:
-    """What the diagnostics computed, as they wrote it beside the tracker; a line that breaks off is none."""
+    """What the diagnostics computed, as they wrote it next to the tracker; a line that breaks off is none."""
     result: Points = defaultdict(set)
     file = folder / "emitted" / "metrics.jsonl"
     for line in file.read_text().splitlines() if file.exists() else ():
@@ -463,7 +463,7 @@ def read_wandb(folder: Path) -> tuple[Any, Points, Points]:
                 own = {key: _plain(value) for key, value in row.items() if key not in ours and key[0] != "_"}
                 if own:
                     rows.append((row["_step"], own))
-    latest: Points = defaultdict(set)  # beside the last step's, what earlier steps had and it has not
+    latest: Points = defaultdict(set)  # next to the last step's, what earlier steps had and it has not
     _add(latest, {key: value for key, value in summary.items() if key.startswith("diag/")})
     return rows, result, latest
 

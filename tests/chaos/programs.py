@@ -25,7 +25,7 @@ class Program:
     answers: tuple[str, ...] = field(default=())
     """What MLflow's server does to the first requests of ours, one after the other; then it is well."""
     stays_ill: bool = False
-    """It goes on with the last of these until the process has ended."""
+    """It continues with the last of these until the process has ended."""
 
 
 def draw(seed: int, tracker: str) -> Program:

@@ -136,7 +136,7 @@ MEMORY = {"device_gib": 80, "actor": {"parameters": 7e9, "bytes": 2}}
 def restored(file):
     try:
         given = json.loads(file.read_bytes())
-    except ValueError:  # whoever kept the state reads it
+    except ValueError:  # the process that kept the state reads it
         return
     monitor = a_monitor()
     monitor.load_state_dict(given)

@@ -165,7 +165,7 @@ def test_a_file_that_cannot_be_used_ends_with_one_line(tmp_path, name):
 
 def test_what_is_not_there_ends_with_one_line(tmp_path, module, table):
     for arguments, message in (
-        ((), "nothing given, expected one at least of --tokens"),
+        ((), "nothing given, expected at least one of --tokens"),
         (("--policy", f"{module}:lean"), "nothing given"),
         (("--samples", tmp_path / "none.jsonl"), "No such file"),
         (("--config", tmp_path / "none.yaml"), "cannot be read"),

@@ -92,7 +92,7 @@ def test_a_tool_that_begins_to_fail_is_named_by_a_rule(chats):
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(["none.jsonl"], "no such file, and none of mlflow:, trackio:"),
+    [(["none.jsonl"], "no such file; runs of trackers begin with mlflow:, trackio:"),
      (["trackio:none/run"], "no project 'none'")],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said_in_one_line(arguments, says):

@@ -23,7 +23,7 @@ COMMAND = Path(sys.executable).with_name("tracker-diag")
 def demo(tmp_path_factory):
     """The folder of a whole default run, and what it printed.
 
-    It is started beside a W&B service that works in another folder, as a notebook or a test run has one: a path
+    It is started next to a W&B service that works in another folder, as a notebook or a test run has one: a path
     that is relative would be written there.
     """
     wandb.setup().ensure_service()
@@ -85,7 +85,7 @@ def test_it_is_a_run_of_the_evidence_made_anew(demo):
     assert figures["reward"][0] == pytest.approx(told["reward"][0], abs=0.01)  # of steps 40 to 80
     before = ({name: values[0] for name, values in run["p95"].items()} for run in (figures, told))
     assert next(before) == pytest.approx(next(before), rel=0.02)
-    for name, step in told["leads"].items():  # late signals come up to 26 steps apart on two machines
+    for name, step in told["leads"].items():  # late signals come up to 26 steps from each other on two machines
         assert (figures["leads"][name] is None) == (step is None), name
         assert step is None or abs(figures["leads"][name] - step) <= 30, name
 

@@ -235,7 +235,7 @@ def test_what_is_lost_again_is_not_kept(rng):
 
 @pytest.mark.parametrize("rows", [20, 30, 60, 120])
 def test_what_is_learnt_within_the_first_tenth_of_a_run_is_a_gain_that_is_kept(rows):
-    """As a small maze is: every episode succeeds from then on, and no level lies higher than another."""
+    """As a small maze is: every episode succeeds from then on, and no level is higher than another."""
     rise = [0.1, 0.1, 0.15, 0.3, 0.5, 0.7, 0.9][: 2 + rows // 20]
     assert course(rise + [1.0] * (rows - len(rise))).gain().kept
 

@@ -137,7 +137,7 @@ def test_growth_is_dated_and_ends():
     detector = BlockCusum(SHORT)
     values = [0.1] * 60 + [0.3] * 20 + [0.1] * 40
     holds = run(detector, values)
-    assert first(holds) == 64  # the end of the first block that lies higher
+    assert first(holds) == 64  # the end of the first block that is higher
     assert holds[80:95].count(True) < 15
     assert holds[-1] is False
     assert detector.onset is None
@@ -176,7 +176,7 @@ def test_a_baseline_that_explodes_is_none():
 
 
 def test_a_series_that_rises_before_its_baseline_is_full_has_half_of_it():
-    """Its trend would count as noise, and hide that it goes on rising."""
+    """Its trend would count as noise, and hide that it continues to rise."""
     noise = ar(np.random.default_rng(1), 0.0, 0.03, 80)
     values = np.exp(noise + np.log1p(np.clip(np.arange(80) - 25, 0, None) / 8))
     detector = BlockCusum(SHORT)
@@ -219,7 +219,7 @@ def test_a_known_error_keeps_a_baseline_that_is_calm_by_chance_from_alarming():
     values = [1.0] * 50 + [1.5] * 50
     assert feed(BlockCusum(SHORT), values, [None] * 100).holds
     assert not feed(BlockCusum(SHORT), values, [0.4] * 100).holds
-    assert feed(BlockCusum(SHORT), values, [3.0] * 100).holds is None  # nothing below ×23 could be told
+    assert feed(BlockCusum(SHORT), values, [3.0] * 100).holds is None  # nothing below ×23 could be seen
 
 
 def test_rebaseline_forgets_and_needs_no_burn_in():
@@ -250,7 +250,7 @@ def test_saved_at_any_step_it_goes_on_the_same(values, data):
     resumed.load_state_dict(json.loads(json.dumps(killed.state_dict())))
     run(killed, values[at:], at)
     run(resumed, values[at:], at)
-    assert resumed == killed == unbroken  # and the saved one goes on by itself
+    assert resumed == killed == unbroken  # and the saved one continues by itself
     assert resumed.state_dict() == unbroken.state_dict()
 
 
@@ -338,7 +338,7 @@ def test_a_baseline_is_of_twice_as_many_values_once_they_have_kept_to_it():
 
 
 def test_a_baseline_takes_in_no_part_of_a_fall():
-    """What is lower than chance makes it is learning that goes on: half of it would be no better a guess."""
+    """What is lower than chance makes it is learning that continues: half of it would be no better a guess."""
     detector = BlockCusum(SHORT)
     run(detector, [1.1, 1.2] * 25 + [1.0, 1.1] * 25)
     assert detector.baseline == pytest.approx((1.1 * 1.2) ** 0.5)

@@ -1,4 +1,4 @@
-"""Parting: what lies apart is found where it begins; noise, other speeds of learning and odd values are not."""
+"""Parting: what differs is found where it begins; noise, other speeds of learning and odd values are not."""
 
 import math
 
@@ -83,7 +83,7 @@ def test_noise_alone_does_not_part(rng):
 def test_more_seeds_find_what_two_runs_cannot_tell(rng):
     few, more = 0, 0
     for _ in range(100):
-        slope = np.arange(PARTS)  # a range beside which one run may lie by chance
+        slope = np.arange(PARTS)  # a range outside of which one run may be by chance
         arms = [10 * slope + runs(rng, 3, noise=0.5, by=by, since=10) for by in (0.0, 12.0)]
         few += parting(arms[0][:1], arms[1][:1], log=False) is not None
         more += parting(*arms, log=False) is not None

@@ -53,7 +53,7 @@ RUN = {"freeze", "bootstrap", "rate_from", "evaluate"}
 
 
 class Ill(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment with a fault; what stands outside is what the learner gets. `clock` counts the steps of all."""
+    """An environment with a fault; what is outside is what the learner gets. `clock` counts the steps of all."""
 
     def __init__(self, env: gym.Env[Any, Any], fault: Fault, clock: list[int], total: int, seed: int) -> None:
         super().__init__(env)
@@ -115,7 +115,7 @@ class Rows(KVWriter):
 
 
 class NeverDone(RolloutBuffer):
-    """Takes the value behind the end of an episode for the value of going on."""
+    """Takes the value behind the end of an episode for the value of continuing."""
 
     def add(self, obs: Any, action: Any, reward: Any, episode_start: Any, *rest: Any) -> None:
         super().add(obs, action, reward, np.zeros_like(episode_start), *rest)
@@ -137,11 +137,11 @@ class Later(BaseCallback):
 
 
 def run(trainer: str, task: str, fault: Fault, seed: int) -> dict[int, dict[str, float]]:
-    """Rows by step, as SB3 logs them; those of PPO and A2C with what the diagnostics write beside them.
+    """Rows by step, as SB3 logs them; those of PPO and A2C with what the diagnostics write next to them.
 
-    The wrapper that records episodes stands inside the fault where the fault is in what the learner gets, so that
+    The wrapper that records episodes is inside the fault where the fault is in what the learner gets, so that
     `rollout/ep_rew_mean` is the true return; where the reward itself goes wrong (a scorer that returns 0, outliers,
-    an overflow, an episode that never ends) it stands outside.
+    an overflow, an episode that never ends) it is outside.
     """
     kind, many, every, settings = ALGORITHMS[trainer]
     total = STEPS[trainer, task]

@@ -31,7 +31,7 @@ def labelled(runs: list[Run]) -> Iterable[Run]:
 
 
 def collapsed(run: Run, gain: float) -> bool:
-    """Means of 5 rows: the last lies below the best by more than half of what was gained from the worst before that.
+    """Means of 5 rows: the last is below the best by more than half of what was gained from the worst before that.
 
     And by more than it had ever fallen and recovered before, and by more than a quarter of `gain`, what healthy runs
     of the same trainer and task gain: what only wanders has not collapsed.
@@ -67,7 +67,7 @@ def idle(run: Run) -> bool:
 def harmed(runs: Sequence[Run]) -> set[str]:
     """Names of the faulty runs that end elsewhere than healthy runs of their trainer and task do.
 
-    That is: of the reward, or of an evaluation, the mean of the last 5 values lies outside of those of the healthy runs
+    That is: of the reward, or of an evaluation, the mean of the last 5 values is outside of those of the healthy runs
     by more than a quarter of their median range, or is not finite, or was never logged.
     """
     healthy: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
@@ -96,7 +96,7 @@ def values(run: Run, key: str) -> np.ndarray:
 def by_curve(rewards: Sequence[float]) -> str:
     """collapsed, stable, flat or unclear, with means of a tenth of the rows, three at least; short or noreward.
 
-    Collapsed: the last mean lies below the best by more than half of what had been gained up to it, and by 6 standard
+    Collapsed: the last mean is below the best by more than half of what had been gained up to it, and by 6 standard
     errors. Stable: it ends within 15 % of its range below the best. Flat: a range below 6 standard errors.
     """
     told = np.array([one for one in rewards if np.isfinite(one)], float)

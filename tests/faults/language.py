@@ -100,7 +100,7 @@ class Watcher(TrainerCallback):
 
 
 def run(kind: str, on: str, fault: Fault, seed: int) -> dict[int, dict[str, float]]:
-    """Rows by step: what TRL logs, and what the diagnostics write beside it."""
+    """Rows by step: what TRL logs, and what the diagnostics write next to it."""
     steps = STEPS[kind]
     torch.set_num_threads(1)
     set_seed(seed)

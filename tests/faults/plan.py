@@ -1,6 +1,6 @@
 """Which faults are planted in which runs, what they must be called, and which half of the benchmark they belong to.
 
-The half is by trainer and task, so no fault of the untouched half is seen on the same task by whoever mends a rule. A
+The half is by trainer and task, so no fault of the untouched half is seen on the same task while a rule is fixed. A
 third part, of the trainers of the untouched half on tasks of its own, widens what rules are tuned on: the *development*
 runs.
 """
@@ -202,7 +202,7 @@ PLANTED = (
 
 
 DEVELOPMENT = (
-    # Beside the twins: a trainer of the tuned half on another task, and a fault at another strength.
+    # Besides the twins: a trainer of the tuned half on another task, and a fault at another strength.
     fault("learning rate times 300 midway", "DPO/next", "NUM001 SFT001 SFT002 SFT004 OUT002 OUT004 OUT006", HALF,
           rate_from=(HALF, 300.0)),
     fault("labels are random", "SFT/doubled", "SFT001 OUT003 EXP008 SFT003", labels="random"),

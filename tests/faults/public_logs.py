@@ -61,7 +61,7 @@ def counted(clones: Path, name: str) -> dict[str, dict[str, int]]:
         with log_of(clones, repository, commit, path) as file:
             severity, curve = judged(file)
             print(*of_run(f"{repository} {path}", read_run(str(file)).rows), sep="\n")
-        if name == "further_logs" and curve != label:  # the others were labelled by whoever listed them
+        if name == "further_logs" and curve != label:  # the others were labelled by those who listed them
             print(f"{repository} {path}: {curve}, listed as {label}")
         counts.setdefault(label, Counter())[severity] += 1
     return {label: {"logs": of.total(), "warn": of["warn"], "error": of["error"]} for label, of in counts.items()}

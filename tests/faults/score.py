@@ -155,7 +155,7 @@ def score(runs: Sequence[Run], verdicts: Iterable[Verdict], harm: Collection[str
 
 
 def is_healthy(run: Run) -> bool:
-    """Whether there is nothing to be told of it."""
+    """Whether there is nothing to be reported of it."""
     return not run.fault and not run.collapsed and not idle(run)
 
 

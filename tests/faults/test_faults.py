@@ -117,7 +117,7 @@ def test_a_thinned_run_keeps_its_last_row(runs):
         thin = run.rows(40)
         assert len(thin) <= 40
         last, kept = ({key: str(value) for key, value in of[-1].items()} for of in (run.rows(), thin))  # NaN too
-        assert last.items() <= kept.items()  # beside what came since the row before it
+        assert last.items() <= kept.items()  # and what came since the row before it
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What is proposed is whole: gone, cut off, changed or still being written is passed over, and told."""
+"""What is proposed is whole: gone, cut off, changed or still being written is passed over, and reported."""
 
 import json
 import os

@@ -350,7 +350,7 @@ def test_what_a_new_baseline_has_ended_is_held_no_longer(rng, make_batch):
 
 
 def test_a_rollback_waits_for_no_disk(tmp_path, monkeypatch):
-    """What takes longer than a moment to read is asked for again at the next step, and training goes on."""
+    """What takes longer than a moment to read is asked for again at the next step, and training continues."""
     monkeypatch.setattr(checkpoints, "PATIENCE", 0.0)
     (tmp_path / "good.bin").write_bytes(b"weights")
     let, read = threading.Event(), checkpoints.read_manifest

@@ -1,4 +1,4 @@
-"""Guards as data: what is wrong is told with its field, and in a file with its line."""
+"""Guards as data: what is wrong is reported with its field, and in a file with its line."""
 
 import pytest
 from bandit import of_metric

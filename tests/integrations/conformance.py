@@ -152,10 +152,10 @@ class LeavesNoHook(Adapter):
 
 
 class Resumes(Adapter):
-    """A resumed training has the state that is beside its checkpoint, and without one begins anew and says so."""
+    """A resumed training has the state that is next to its checkpoint, and without one begins anew and says so."""
 
     KEPT: int
-    """The step of the state beside the checkpoint."""
+    """The step of the state next to the checkpoint."""
     ANEW: int | None = None
     """The step after `resume` of one that begins anew."""
     ROWS: tuple[int | None, int | None] = (None, None)
@@ -293,7 +293,7 @@ class SketchesLosses:
 
     @pytest.fixture
     def watched(self, monkeypatch):
-        """The monitor that is told, and what takes in all that has come."""
+        """The monitor that gets it, and what takes in all that has come."""
         watched = Monitor()
         workers = Workers(watched, **self.KIND)
         recorder = Recorder(0, 1, workers.receive)

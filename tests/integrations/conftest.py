@@ -1,4 +1,4 @@
-"""Frameworks that cannot be installed beside each other, whose checks run in a process of their own; and the matrix.
+"""Frameworks that cannot be installed next to each other, whose checks run in a process of their own; and the matrix.
 
 A test with the mark `matrix(package, how, setup)` shows that an integration works with the release that is installed:
 its row of docs/matrix.json. The release is that of the package's own metadata, in the process of the test; the trackers
@@ -30,7 +30,7 @@ OFFLINE = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "WANDB_API_KEY": "0"
 
 
 FIRING = 2
-"""As a rule's state stands in a tracker."""
+"""As a rule's state is in a tracker."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,7 +55,7 @@ class Told:
     """Says in which trackers, and whether at a webhook, one of some rules is firing; these are put into the matrix.
 
     Attributes:
-        project: of Trackio, in which it looks. What else a framework starts by itself lies below the test's folder.
+        project: of Trackio, in which it looks. What else a framework starts by itself is below the test's folder.
         ours: the trackers whose runs the test has started, and not the framework.
     """
 
@@ -172,7 +172,7 @@ def underway(alerted, mlflow_store, trackio_runs, tmp_path):
 
 
 class Without:
-    """Attaches while a module, an attribute or a field of a framework is not there, which is to be told once.
+    """Attaches while a module, an attribute or a field of a framework is not there, which is to be reported once.
 
     It is there again before training begins: the framework itself does without it in some other way, as a later release
     would. What is tried is the list of each integration's own test, all that it touches.

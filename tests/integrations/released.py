@@ -64,7 +64,7 @@ SOURCES = {
         ("imageio", "json_repair", "more_itertools", "opentelemetry.exporter.otlp.proto.grpc", "peft", "pybase64"),
     ),
 }
-"""Clone, releases, what of it stands on the path, and what it imports that is not here and its loss does not reach.
+"""Clone, releases, what of it is on the path, and what it imports that is not here and its loss does not reach.
 
 For slime the parallel state of Megatron is reached: `slime/source.py` has it for a single process.
 """

@@ -17,7 +17,7 @@ ROWS = sorted((Path(__file__).parent / "rows").glob("*.yaml"))
 
 
 def row(name):
-    """A realistic row of a framework under its own keys, and what it stands for."""
+    """A realistic row of a framework under its own keys, and what it means."""
     found = yaml.safe_load((Path(__file__).parent / "rows" / f"{name}.yaml").read_text())
     return found["framework"], found["logged"], found["canonical"]
 
@@ -314,7 +314,7 @@ def test_files_are_data_of_the_package(tmp_path):
 
 
 def test_a_row_of_200_keys_costs_a_few_calls_a_key():
-    """And no pattern is matched again: what a key stands for is found once."""
+    """And no pattern is matched again: what a key means is found once."""
     keys = [*row("verl")[1], *(f"mine/{i}/thing" for i in range(160))]
     logged = dict.fromkeys(keys, 1.0)
     made = key_map(keys)

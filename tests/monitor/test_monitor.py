@@ -816,7 +816,7 @@ def test_damaged_arrays_are_told(rng, make_batch):
 
 @pytest.mark.nightly
 def test_a_planned_change_is_no_alarm_after_a_new_baseline(rng, make_batch):
-    """The tools change at step 90 and the tail doubles; told of it, the diagnostics take it for normal."""
+    """The tools change at step 90 and the tail doubles; with `rebaseline`, the diagnostics take it for normal."""
 
     def run(told):
         seen = CapturingTracker()
@@ -833,7 +833,7 @@ def test_a_planned_change_is_no_alarm_after_a_new_baseline(rng, make_batch):
     _, untold = run(told=False)
     seen, told = run(told=True)
     assert untold.summary().first_break.fired < 130
-    assert told.summary().first_break.fired < 130  # before it was told
+    assert told.summary().first_break.fired < 130  # before `rebaseline`
     assert told.summary().first_break.resolved == 100
     again = [f for f in told.summary().findings if f.rule.id == "POL001" and f.onset > 100]
     assert again

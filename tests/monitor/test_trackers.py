@@ -49,7 +49,7 @@ def written(*places):
 
 @pytest.fixture(params=["mlflow", "wandb", "tensorboard", "trackio"])
 def tracker(request, tmp_path):
-    """Trains with a tracker, wrapped with the options given; gives the table's rows, the report, and where all lies."""
+    """Trains with a tracker, wrapped with the options given; gives the table's rows, the report, and where all is."""
     if request.param == "mlflow":
         request.getfixturevalue("mlflow_store")
         import mlflow

@@ -1,4 +1,4 @@
-"""At the monitor's door: what is kept, shown and told of the sequences behind a tail, and what is not."""
+"""At the monitor's door: what is kept, shown and reported of the sequences behind a tail, and what is not."""
 
 import json
 import math

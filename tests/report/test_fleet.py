@@ -1,4 +1,4 @@
-"""The fleet as a table and as a page: what stands where, at each width, whatever runs are called."""
+"""The fleet as a table and as a page: what is where, at each width, whatever runs are called."""
 
 from datetime import datetime, timezone
 from io import StringIO

@@ -1,4 +1,4 @@
-"""The report in a real browser: it fits every screen, whatever stands in it, and can be read by everybody."""
+"""The report in a real browser: it fits every screen, whatever is in it, and can be read by everybody."""
 
 import math
 from dataclasses import replace

@@ -59,7 +59,7 @@ def test_a_token_is_as_strong_as_it_is_far_beyond_the_limit():
 
 def test_the_excerpt_is_what_stands_around_the_largest_and_the_end_of_the_tool_result_before_it():
     assert excerpt(sequence(200, 150, range(20, 80))) == [range(56, 80), range(110, 171)]
-    assert excerpt(sequence(200, 50, range(20, 80))) == [range(10, 71)]  # the largest lies in what came first
+    assert excerpt(sequence(200, 50, range(20, 80))) == [range(10, 71)]  # the largest is in what came first
     assert excerpt(sequence(200, 85, range(60, 80))) == [range(45, 106)]
     assert excerpt(sequence(200, 120, range(40, 80))) == [range(56, 141)]
     assert excerpt(sequence(200, 7, ())) == [range(5, 28)]  # no prompt

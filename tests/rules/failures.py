@@ -91,7 +91,7 @@ def failure(link, algorithms, happens, named, *, first=None, base=None):
 RL, GROUPS, ALL = ("ppo", "grpo", "gspo"), ("grpo", "gspo"), ("ppo", "grpo", "gspo", "dpo", "sft")
 STALLED = {"stalled": True}
 FROM_ZERO = {"from_zero": True}
-"""What outgrows what is told by a ratio, so that rewards have to be positive."""
+"""What outgrows what a ratio reports, so that rewards have to be positive."""
 
 FAILURES = {
     "tools fail": failure("environment", RL, task.tools_fail, "ENV001"),

@@ -24,7 +24,7 @@ def finding(rule="POL001", slice="post_tool", state="firing", onset=5, fired=10,
 
 
 def notices(alerts, step, *changed, others=(), best=()):
-    """What is told where `changed` is new at `step`, and `others` are known."""
+    """What is reported where `changed` is new at `step`, and `others` are known."""
     findings = [*changed, *others]
     run = SimpleNamespace(findings=findings, incidents=connected(recent(findings)), best=best, checkpoints=())
     return alerts.notices(step, changed, run)

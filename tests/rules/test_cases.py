@@ -1,4 +1,4 @@
-"""Files of cases: what is wrong with one is told with file and line."""
+"""Files of cases: what is wrong with one is reported with file and line."""
 
 import pytest
 

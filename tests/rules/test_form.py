@@ -1,4 +1,4 @@
-"""The form of the catalogue: no condition stands twice, none is deep, and a kind of signal is one class in one file."""
+"""The form of the catalogue: no condition is repeated, none is deep, and a kind of signal is one class in one file."""
 
 import ast
 import collections

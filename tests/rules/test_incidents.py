@@ -76,7 +76,7 @@ def test_damage_goes_with_the_last_cause_that_had_begun_and_makes_it_an_error():
 
 
 def test_what_began_long_after_the_damage_is_no_cause_of_it_however_late_that_was_seen():
-    """A fall in the first rows is told when a fifth of the run is over; what began by then may be another thing."""
+    """A fall in the first rows is reported when a fifth of the run is over; what began by then may be another thing."""
     update, late = finding(CAUSE, 10, 20), finding(OTHER, 280, 350)
     damage = finding(OUTCOME, 30, 300)
     assert parts(update, late, damage) == [("AAA001", [], ["OUT001"]), ("CCC001", [], [])]

@@ -210,7 +210,7 @@ def test_a_fall_in_the_first_rows_of_a_long_run_is_told_once_a_fifth_is_over(ons
     rng = np.random.default_rng(0)
     reward = np.where(np.arange(400) < onset, 0.8, 0.2) + 0.02 * noise(rng, 400)
     (collapse,) = [one for one in of({"reward": reward}).summary.findings if one.rule.id == "OUT001"]
-    assert collapse.onset == pytest.approx(onset, abs=6)  # the level, of which it is told, is a mean
+    assert collapse.onset == pytest.approx(onset, abs=6)  # the level that it reports is a mean
     assert collapse.fired == told
     back = np.where(np.abs(np.arange(400) - 35) < 15, 0.2, 0.8) + 0.02 * noise(rng, 400)
     assert "OUT001" not in fired(of({"reward": back}))

@@ -1,4 +1,4 @@
-"""The rules of tails on simulated series of both slices: what they find, how soon, and how often people are told.
+"""The rules of tails on simulated series of both slices: what they find, how soon, and how often people get alerts.
 
 The statistics of a step are drawn from what a normal log-ratio gives them, so that a run takes a third of a second.
 tests/benchmarks/door.py does the same with tensors.

@@ -1,4 +1,4 @@
-"""Rules over metrics of one tool each: what is met at run time is looked at, named, and told once."""
+"""Rules over metrics of one tool each: what is met at run time is looked at, named, and reported once."""
 
 import json
 

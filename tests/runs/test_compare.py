@@ -1,4 +1,4 @@
-"""Compare: the planted difference is found where it was planted; two seeds of one arm are alike; bad input is told."""
+"""Compare: a planted difference is found where it was planted; seeds of one arm are alike; bad input is reported."""
 
 import json
 import math

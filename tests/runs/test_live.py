@@ -150,7 +150,7 @@ def test_both_verdicts_on_the_demos_arms(  # noqa: PLR0917  # fixtures
     for name, source in sources.items():
         found = td.diagnose(td.read_run(source))
         again = found.summary.first_break
-        # What needs more than is logged is told as blind, not left out: POL005 reads χ², which no tracker has.
+        # What needs more than is logged is reported as blind, not left out: POL005 reads χ², which no tracker has.
         first = first_break([one for one in live.findings if one.rule.id not in found.summary.blind])
         assert (again and (again.rule.id, again.slice)) == (first and (first.rule.id, first.slice)), name
         assert first is None or abs(again.onset - first.onset) <= 3, name

@@ -23,7 +23,7 @@ N = GROUPS * GROUP
 
 @dataclass(frozen=True)
 class World:
-    """What goes wrong from step `onset` on; as it stands here, nothing does."""
+    """What goes wrong from step `onset` on; as it is here, nothing does."""
 
     onset: int = ONSET
     solvable: float = 0.55
@@ -42,7 +42,7 @@ class World:
     temperature: float = 1.0
     """Of the sampler."""
     pays: dict[str, float] = field(default_factory=dict[str, float])
-    """What the scorer pays beside a right answer, by the names of `Episode.count`."""
+    """What the scorer pays besides a right answer, by the names of `Episode.count`."""
     loose: bool = False
     """Whether it pays everything in full."""
     jackpot: float = 0.0

@@ -37,7 +37,7 @@ class TrainingStep:
 
 
 class Training:
-    """A run of the agent, trained from a copy of `warm`; a `copy.deepcopy` of it goes on as the run itself would."""
+    """A run of the agent, trained from a copy of `warm`; a `copy.deepcopy` of it continues as the run itself would."""
 
     def __init__(self, warm: Any, *, evaluated: bool, groups: int = GROUPS) -> None:
         torch.set_num_threads(1)

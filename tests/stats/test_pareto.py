@@ -130,7 +130,7 @@ def test_tail_length_and_limit(n, tail, limit):
 
 
 def plain_largest(number, size):
-    """The `size` largest log-ratios of a sketch, one cell after the other, and how many each stands for."""
+    """The `size` largest log-ratios of a sketch, one cell after the other, and how many values each has."""
     cells = [(EDGES[i - 1], EDGES[min(i, BINS - 2)], number[0, i]) for i in range(BINS - 1, 0, -1)]
     cells += [(0.0, 0.0, number[:, 0].sum())]
     cells += [(-EDGES[min(i, BINS - 2)], -EDGES[i - 1], number[1, i]) for i in range(1, BINS)]

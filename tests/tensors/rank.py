@@ -59,7 +59,7 @@ def all_reduce(rank, world, port, folder):
 
 
 def out_of_step(rank, world, port, folder):
-    """Rank 1 leaves out one step; the trainer's own collective of every step is to go on."""
+    """Rank 1 leaves out one step; the trainer's own collective of every step is to continue."""
     begin(rank, world, port)
     monitor = Monitor([CapturingTracker()], ranks=AllReduce(), window=STEPS)
     for step in range(STEPS):
@@ -76,7 +76,7 @@ def out_of_step(rank, world, port, folder):
 
 
 def hung(rank, world, port, folder):
-    """After step 3 rank 1 is stopped, and goes on when the others have made six steps more."""
+    """After step 3 rank 1 is stopped, and continues when the others have made six steps more."""
     begin(rank, world, port)
     monitor = Monitor([CapturingTracker()], ranks=AllReduce(), window=1)
     for step in range(20):
@@ -98,7 +98,7 @@ def hung(rank, world, port, folder):
 
 
 def alone(rank, world, port, folder):
-    """Rank 0 alone makes one, and the trainer's own groups and collectives go on."""
+    """Rank 0 alone makes one, and the trainer's own groups and collectives continue."""
     begin(rank, world, port)
     monitor = Monitor([CapturingTracker()], ranks=AllReduce() if rank == 0 else None)
     group = dist.new_group(backend="gloo")
@@ -113,14 +113,14 @@ def alone(rank, world, port, folder):
 
 
 def through_store(rank, world, port, folder):
-    """In step with the others, as in training; once it has told of step 12, rank 1 waits to be killed."""
+    """In step with the others, as in training; once it has reported step 12, rank 1 waits to be killed."""
     store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=180), wait_for_workers=False)
     ranks = ThroughStore(store, rank, world, f"host-{rank}")
     monitor = Monitor([CapturingTracker()], ranks=ranks, window=STEPS)
     for step in range(40):
         monitor.observe(**batch(step, rank))
         monitor.log({"reward": 0.5}, step)
-        until(lambda: not ranks._thread._calls)  # what this step has to tell is told
+        until(lambda: not ranks._thread._calls)  # this step is reported
         (folder / f"{rank}.{step}").touch()
         if (step, rank) == (LAST, 1):
             (folder / "1.waits").touch()

@@ -138,7 +138,7 @@ def test_a_rank_that_hangs_is_waited_for_once_and_told_and_counts_again_when_it_
     ranks = [start("hung", rank, 3, free_port, tmp_path) for rank in range(3)]
     until(lambda: (tmp_path / "1.waits").exists() or any(rank.poll() is not None for rank in ranks))
     ranks[1].send_signal(signal.SIGSTOP)
-    until(lambda: all((tmp_path / f"{rank}.9").exists() for rank in (0, 2)))  # they went on without it
+    until(lambda: all((tmp_path / f"{rank}.9").exists() for rank in (0, 2)))  # they continued without it
     ranks[1].send_signal(signal.SIGCONT)
     (tmp_path / "resumed").touch()
     finish(ranks)

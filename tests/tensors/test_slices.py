@@ -30,7 +30,7 @@ def test_model_tokens_before_and_after_a_tool_result():
 
 
 def test_a_turn_whose_prompt_ends_with_a_tool_result_is_after_it_from_its_first_token_on():
-    """One trajectory, a turn a row: the tool's answer to the first row stands in the second row's prompt."""
+    """One trajectory, a turn a row: the tool's answer to the first row is in the second row's prompt."""
     model = np.array([[0, 1, 1, 0, 0], [0, 0, 1, 1, 0], [0, 1, 0, 1, 1]], bool)
     response = model | np.array([[0] * 5, [0] * 5, [0, 0, 1, 0, 0]], bool)
     zero = np.zeros(model.shape, np.float32)

@@ -1,4 +1,4 @@
-"""What looks like a mistake is told with the argument and the remedy, and what does not is not."""
+"""What looks like a mistake is reported with the argument and the remedy, and what does not is not."""
 
 import numpy as np
 import pytest

@@ -25,7 +25,7 @@ def test_a_slow_tracker_costs_droppable_calls_only_and_nobody_waits():
     for i in range(LIMIT + 100):
         writer.put(lambda i=i: done.append(i), droppable=True)
     writer.put(lambda: done.append("finding"))
-    gate.set()  # whoever had waited until now would be waiting still
+    gate.set()  # a rank that had waited until now would be waiting still
     writer.close(60)
     assert done[-1] == "finding"
     assert len(done) == LIMIT  # the first call waits in the queue too

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def serve(tmp_path, free_port, answers):
-    """Starts a server on loopback, told its port in place of `PORT`; it is stopped at the end."""
+    """Starts a server on loopback, given its port in place of `PORT`; it is stopped at the end."""
     started = []
 
     def start(*command):

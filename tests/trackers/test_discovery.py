@@ -40,7 +40,7 @@ class Broken(TheirTracker):
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Installs entry points beside ours: classes by name, or text for a module that is not there."""
+    """Installs entry points next to ours: classes by name, or text for a module that is not there."""
     ours = tuple(discovery.entry_points(group=GROUP))
     load = EntryPoint.load
     monkeypatch.setattr(discovery, "_broken", {})
@@ -120,7 +120,7 @@ def test_what_is_underway_is_found_and_nothing_is_started(tmp_path, mlflow_store
         assert result["mlflow"].address["run"] == run.info.run_id
         assert result["trackio"].address["run"] == mine.id
         assert result["wandb"].address["run"] == wandb.run.id
-        mine.finish()  # Trackio itself goes on calling it the current one
+        mine.finish()  # Trackio itself continues calling it the current one
         assert sorted(tracker.name for tracker in active_trackers()) == ["mlflow", "wandb"]
     trackio.context_vars.current_run.set(None)
     assert active_trackers() == []

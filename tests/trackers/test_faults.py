@@ -1,6 +1,6 @@
-"""Everything that can happen to a tracker while a run goes on: nothing is lost, and nothing waits.
+"""Everything that can happen to a tracker while a run continues: nothing is lost, and nothing waits.
 
-Against a real MLflow server and store, partly through a proxy on loopback that misbehaves as it is told to.
+Against a real MLflow server and store, partly through a proxy on loopback that misbehaves as it is set to.
 """
 
 import contextlib
@@ -181,7 +181,7 @@ def wait_for(what, seconds=120):
 
 
 def assert_the_same(client, run_id, folder):
-    """Every number that a file beside the tracker has got is there, once, and no other."""
+    """Every number that a file next to the tracker has got is there, once, and no other."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     logged = {}
     for row in rows:

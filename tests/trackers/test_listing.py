@@ -90,7 +90,11 @@ def test_sources_that_are_none(tmp_path, monkeypatch):
     for source, project, message in (
         ("", False, "no source given, expected a file"),
         ("nowhere", False, "nowhere: no such file or folder"),
-        ("nowhere", True, "nowhere: no such folder, and none of mlflow:, trackio:, wandb:; --project expects one"),
+        (
+            "nowhere",
+            True,
+            "nowhere: no such folder; --project expects a folder, or a project with mlflow:, trackio:, wandb:",
+        ),
         ("trackio:nowhere/run", False, "trackio:nowhere/run: no project 'nowhere' in Trackio's folder"),
         ("trackio:nowhere", True, "trackio:nowhere: no project 'nowhere' in Trackio's folder"),
     ):

@@ -1,4 +1,4 @@
-"""What a person is told without looking for it: alerts in the log, a first look, and a verdict at the end."""
+"""What a person reads without looking for it: alerts in the log, a first look, and a verdict at the end."""
 
 import logging
 import math

@@ -42,7 +42,7 @@ def test_the_alert_stands_in_the_tags_while_the_run_goes_on(rng, make_batch, mlf
         mlflow.log_metrics({"loss": 0.1}, 1)
         tags, until = {}, time.monotonic() + 60
         while not ("NaN" in tags.get(NOTE_TAG, "") and "diag.alert.state" in tags) and time.monotonic() < until:
-            time.sleep(0.1)  # whoever reads without a pause keeps SQLite from taking what is written
+            time.sleep(0.1)  # a reader without a pause keeps SQLite from taking what is written
             tags = mlflow.MlflowClient().get_run(active.info.run_id).data.tags
         assert tags["diag.alert.state"] == "error"
         assert "**Stop. NaN or infinity in loss, since step 0.** [Report]" in tags[NOTE_TAG]

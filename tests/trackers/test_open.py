@@ -95,7 +95,7 @@ BAD = {
     "e.jsonl": (b'{"a":' * 100_000 + b"\n", "{file}:1: no JSON object: "),
     "f.jsonl": (b'{"step": 1, "a": "\xff"}\n', "{file}: no metrics: not one number was logged; "),
     "g.jsonl": (b'{"step": 1e400, "a": 1}\n', "{file}:1: step is 'inf', expected a whole number"),
-    "h.jsonl": (b"hello\nworld\n", "{file}: its content is not what .jsonl says"),
+    "h.jsonl": (b"hello\nworld\n", "{file}: the content does not fit .jsonl"),
     "a.csv": (b"step,a\n2\n3\n", "{file}:2: 1 cells, expected 2 as in the header"),
     "b.csv": (b"step,a\nx,2\ny,4\n", "{file}:2: step is 'x', expected a whole number"),
     "d.csv": (b"step,a\n", "{file}: no metrics: not one number was logged"),
@@ -103,7 +103,7 @@ BAD = {
     "a.json": (b'{"log_history": [zzz, {"step": 2}], "x": 1}', "{file}: character 17: no JSON: Expecting value"),
     "b.json": (b'{"model": "x"}', "{file}: no metrics: "),
     "c.json": (b'{\n "model": "x"\n}', "{file}: a JSON object without log_history (model), expected a trainer_"),
-    "x.wandb": (b"hello\n", "{file}: its content is not what .wandb says"),
+    "x.wandb": (b"hello\n", "{file}: the content does not fit .wandb"),
     "x.npz": (b"PK\3\4 and nothing else", "{file}: no arrays of numbers: "),
     "events.out.tfevents.1": (record(b"\x1a\rbrain.Event:2"), "{file}: byte 0: no record of a TensorBoard event file"),
     "tokens.parquet": (b"PAR1....", "{file}: this is a Parquet file; token tables are for `tracker-diag replay`"),
@@ -111,7 +111,7 @@ BAD = {
     "m.jsonl.gz": (b"\x1f\x8b\x08...", "{file}: this is compressed with gzip; unpack it first"),
     "utf16.csv": ("step,a\n1,2".encode("utf-16"), "{file}: this is text in UTF-16, expected UTF-8"),
     "model.bin": (b"\x80\x02ab\0\0\1", "{file}: neither text nor a file of TensorBoard, W&B or numpy"),
-    "train.log": (b"hello\nworld\n", "{file}: no metrics in 2 lines: neither a step of verl nor a dictionary of TRL"),
+    "train.log": (b"hello\nworld\n", "{file}: no metrics in 2 lines, expected steps as verl prints them"),
 }  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def test_bad_input_is_one_line_that_names_the_place(tmp_path, name):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("none.jsonl", "none.jsonl: no such file or folder, and none of mlflow:, trackio:, wandb:"),
+        ("none.jsonl", "none.jsonl: no such file or folder; runs of trackers begin with mlflow:, trackio:, wandb:"),
         ("", "no source given, expected a file, a folder or one of mlflow:, trackio:, wandb:"),
         ("/dev/zero", "/dev/zero: no such file or folder"),
         ("wandb:only/two", "wandb:only/two: expected wandb:<entity>/<project>/<run>"),

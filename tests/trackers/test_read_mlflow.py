@@ -85,7 +85,7 @@ def test_what_cannot_be_read(mlflow_store, free_port):
 
 
 def test_a_server_that_hangs_up_is_asked_twice_and_no_more(hangs_up):
-    """MLflow itself would go on for minutes."""
+    """MLflow itself would continue for minutes."""
     address, asked = hangs_up
     with pytest.raises(SourceError, match=f"^it: no answer from {address} "):
         read_mlflow(f"x@{address}", "it")
@@ -94,7 +94,7 @@ def test_a_server_that_hangs_up_is_asked_twice_and_no_more(hangs_up):
 
 @pytest.fixture
 def hangs_up():
-    """A server that hangs up on whoever asks; its address, and who has asked."""
+    """A server that hangs up on all clients; its address, and who has asked."""
     asked = []
 
     class Handler(socketserver.BaseRequestHandler):

@@ -31,7 +31,7 @@ def torch_writer(folder):
 
 
 def test_a_tensorboard_without_its_data_server_goes_on_showing_your_curves(tmp_path, rng, make_batch):
-    """Its Python reader follows the latest file of a folder alone, so ours must not lie beside yours."""
+    """Its Python reader follows the latest file of a folder alone, so ours must not be next to yours."""
     writer, reader = torch_writer(tmp_path), None
     began = int(time.time())
     while int(time.time()) == began:  # names of event files go by the second

@@ -41,7 +41,7 @@ def test_the_time_line_is_there_from_the_alert_on(wandb_offline):
 @pytest.mark.nightly
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_loop_of_ones_own_with_the_tracker_alone(steps, rng, make_batch, wandb_offline):
-    """No row is yours, so none is ours: a single step stands in the summary, several in a run beside."""
+    """No row is yours, so none is ours: a single step is in the summary, several in another run."""
     run = wandb_offline.start()
     with Monitor([WandbTracker(run)]) as monitor:
         for step in range(steps):
@@ -140,7 +140,7 @@ def test_the_axis_of_transformers_has_no_point_of_ours(rng, make_batch, wandb_of
 
 @pytest.mark.nightly
 def test_your_next_run_is_yours_and_a_sweep_is_none_of_ours(rng, make_batch, wandb_offline, monkeypatch, tmp_path):
-    """W&B gives `init` whatever run was begun last, and whoever has a sweep's variables that sweep's run."""
+    """W&B gives `init` whatever run was begun last, and a process with a sweep's variables that sweep's run."""
     import wandb
 
     run = wrap(wandb_offline.start())

@@ -1,4 +1,4 @@
-"""What gets worse is told again, and told apart from the first time, wherever a person is told."""
+"""What gets worse is reported again, and differently from the first time, wherever a person reads it."""
 
 import logging
 

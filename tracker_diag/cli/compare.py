@@ -29,7 +29,7 @@ def compare(
     framework: Framework = None,
     quiet: Quiet = False,
 ) -> None:
-    """Show where and when runs parted from a reference.
+    """Show where and when runs differ from a reference.
 
     It lists slices, metrics, settings and incidents that differ, and by how much.
     """

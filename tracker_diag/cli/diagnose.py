@@ -41,9 +41,9 @@ def diagnose(
     fail_on: FailOnOption = None,
     framework: Framework = None,
     algorithm: Annotated[str | None, typer.Option(help="ppo, grpo, gspo, dpo or sft, if the run does not say.")] = None,
-    evaluation: Annotated[str, typer.Option(help="Key of the evaluation that counts, of several.")] = "",
+    evaluation: Annotated[str, typer.Option(help="Key of the target evaluation, if the log has several.")] = "",
     acknowledge: Annotated[
-        list[str] | None, typer.Option(metavar="RULE=REASON", help="Leave what you know of out of the advice.")
+        list[str] | None, typer.Option(metavar="RULE=REASON", help="A problem that you know of; the advice ignores it.")
     ] = None,
     since: Annotated[int | None, typer.Option(help="Leave out steps before this one.")] = None,
     false_alarm_in: FalseAlarmIn = 100.0,

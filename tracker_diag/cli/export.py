@@ -48,7 +48,7 @@ def postmortem(
 
 @export_app.command()
 def checklist(
-    when: Annotated[str, typer.Argument(metavar="before|during|after", help="Which of the lists.")],
+    when: Annotated[str, typer.Argument(metavar="before|during|after", help="Before, during or after training.")],
     run: Run,
     *,
     as_json: AsJson = False,

@@ -14,13 +14,13 @@ def flush(
     folder: Annotated[
         Path | None, typer.Argument(help="Where the journals are: TRACKER_DIAG_DIR or .tracker_diag by default.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="To spend on each journal.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds for each journal.")] = 60.0,
     to: Annotated[
         str | None,
-        typer.Option(help="The MLflow server that may have your credentials; MLFLOW_TRACKING_URI by default."),
+        typer.Option(help="The MLflow server that may get your credentials; MLFLOW_TRACKING_URI by default."),
     ] = None,
 ) -> None:
-    """Send the tracker what a run could not send any more."""
+    """Send the tracker what a run has left unsent."""
     from tracker_diag.health import folder as default
     from tracker_diag.trackers.delivery.deliver import deliver
 

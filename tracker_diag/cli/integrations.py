@@ -22,7 +22,7 @@ GROUP = "tracker_diag.integrations"
 
 def integrations(
     names: Annotated[
-        str, Option("--names", metavar="FRAMEWORK", help="Which of its metrics are read, and why not; or `all`.")
+        str, Option("--names", metavar="FRAMEWORK", help="List which metrics of this framework are read; or `all`.")
     ] = "",
 ) -> None:
     """List trainers, tested versions, and what is seen."""

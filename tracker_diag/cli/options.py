@@ -21,16 +21,19 @@ class FailOn(str, Enum):
 
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Blind: TypeAlias = Annotated[
-    bool, typer.Option("--blind", help="Also list the rules that could not see, and what to log so that they do.")
-]
+Blind: TypeAlias = Annotated[bool, typer.Option("--blind", help="Also list the blind rules, and what to log for them.")]
 FailOnOption: TypeAlias = Annotated[
     FailOn | None, typer.Option("--fail-on", help="Exit with 1 if an incident is of this severity or worse.")
 ]
 FalseAlarmIn: TypeAlias = Annotated[
-    float, typer.Option(min=1, help="About one healthy run in this many raises an alarm. More: fewer and later alarms.")
+    float,
+    typer.Option(
+        min=1, help="About one healthy run in this many raises an alarm. A larger number gives fewer and later alarms."
+    ),
 ]
-Framework: TypeAlias = Annotated[str | None, typer.Option(help="Whose metric names these are, if not recognised.")]
+Framework: TypeAlias = Annotated[
+    str | None, typer.Option(help="Framework whose metric names the log has, if not recognised.")
+]
 Html: TypeAlias = Annotated[Path | None, typer.Option(help="Write a self-contained page to this file.")]
 Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print one line.")]
 Run: TypeAlias = Annotated[str, typer.Argument(metavar="RUN", help="A run, as `diagnose` takes it.")]

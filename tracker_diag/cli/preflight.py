@@ -33,7 +33,7 @@ def preflight(
         str | None, typer.Option(help="module:function without arguments; it is called many times at once.")
     ] = None,
     eos_id: Annotated[int | None, typer.Option(help="Id of the token that ends a response.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time for one part of a check.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds for each part of a check.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Find mistakes in the wiring before training.
@@ -45,7 +45,7 @@ def preflight(
     from tracker_diag.preflight.run import preflight as check
 
     if not any((tokens, samples, config, memory, env, tool)):
-        refuse("nothing given, expected one at least of --tokens, --samples, --config, --memory, --env, --tool")
+        refuse("nothing given, expected at least one of --tokens, --samples, --config, --memory, --env, --tool")
     with refusing():
         given: dict[str, Any] = {"eos_id": eos_id}
         given |= files.tokens(tokens) if tokens else {}

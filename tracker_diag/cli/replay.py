@@ -43,7 +43,9 @@ def replay(
     columns: Annotated[str, typer.Option(help="Names that the files have: logprob=lp,old_logprob=old_lp.")] = "",
     explain: Annotated[bool, typer.Option("--explain", help="Say what would be read, and stop.")] = False,
     since: Annotated[int | None, typer.Option(help="Leave out steps before this one.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out what cannot be read, and count it.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out what cannot be read, and say how much.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that read; one a core by default.")] = None,
     engine: Annotated[EngineName, typer.Option(help="Where the rows are read.")] = EngineName.PROCESSES,
     address: Annotated[str | None, typer.Option(help="Ray cluster; RAY_ADDRESS by default.")] = None,
@@ -57,12 +59,13 @@ def replay(
             "<tracker>:<run> of another tracker."
         ),
     ] = None,
-    window: Annotated[int, typer.Option(min=1, help="Steps that each statistic is taken over.")] = 8,
+    window: Annotated[int, typer.Option(min=1, help="Number of steps that each statistic covers.")] = 8,
     clip: Annotated[
-        str, typer.Option(help="How far below and above 1 the ratio is clipped, if not alike.")
+        str, typer.Option(help="How far below and above 1 the ratio is clipped: one number or two.")
     ] = "0.2,0.2",
     baseline: Annotated[
-        list[str] | None, typer.Option(metavar="RUN", help="A run that went well, watched by the diagnostics; several.")
+        list[str] | None,
+        typer.Option(metavar="RUN", help="A run that went well, logged with tracker_diag; repeat it for several."),
     ] = None,
     what_if: Annotated[
         bool, typer.Option("--what-if", help="Show what truncation, fresher tokens or whole sequences would do.")

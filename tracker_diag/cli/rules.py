@@ -128,7 +128,7 @@ def _require_known(rules: Sequence[Rule]) -> None:
 def hold_against_cases(
     folder: Folder,
     cases: Annotated[
-        Path | None, typer.Option(help="Folder of the cases, <ID>.yaml each; `tests` in the rules' by default.")
+        Path | None, typer.Option(help="Folder with the cases, <ID>.yaml; by default `tests` in the folder of rules.")
     ] = None,
 ) -> None:
     """Test your own rules on their cases."""

@@ -38,7 +38,9 @@ def list_runs(source: str, *, project: bool = False) -> list[Listed]:
         if not project:
             return [_listed(path)]
         if not path.is_dir():
-            raise SourceError(f"{source}: no such folder, and none of {', '.join(prefixes())}; --project expects one")
+            raise SourceError(
+                f"{source}: no such folder; --project expects a folder, or a project with {', '.join(prefixes())}"
+            )
         return [_listed(run, path) for run in _runs_in(path)]
     except FileNotFoundError as error:  # also of a file that went while its folder was looked through
         raise Gone(f"{error.filename or source}: no such file or folder") from error

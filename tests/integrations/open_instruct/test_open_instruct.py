@@ -81,7 +81,7 @@ def row(generator):
     """Two packed sequences, prompt, turn, tool's result, turn; the second without a tool; then padding."""
     mask = torch.zeros(1, WIDTH, dtype=torch.bool)
     mask[0, 3:8] = mask[0, 10:14] = True  # 14 tokens
-    mask[0, 17:24] = True  # its prompt stands at 14 … 16
+    mask[0, 17:24] = True  # its prompt is at 14 … 16
     positions = torch.tensor([[*range(14), *range(10), *[0] * 6]])
     new = torch.randn(1, WIDTH, generator=generator) - 2
     vllm = torch.where(mask, new - 0.05 * torch.randn(1, WIDTH, generator=generator), INVALID)

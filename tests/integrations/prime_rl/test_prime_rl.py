@@ -299,7 +299,7 @@ def train_released(released, rng, steps):
 
 
 class Wandb(Base):
-    """Writes down what it is told, as the tracker that comes after."""
+    """Writes down what it gets, as the tracker that comes after."""
 
     def __init__(self, told):
         super().__init__(None)

@@ -47,7 +47,7 @@ def apply_train_infer_correction_to_batch(pipeline_config, batch, stat_mask_key=
 
 
 class WorkerState:
-    """roll/utils/worker_state.py: of the pipeline and of each worker, told apart by a tag."""
+    """roll/utils/worker_state.py: of the pipeline and of each worker, distinguished by a tag."""
 
     step = 9
 

@@ -37,7 +37,7 @@ class Paid(gymnasium.Wrapper):
 
 
 def fired(steps, *, ends=True, pays=1.0, change=lambda model: None, true=False, **settings):
-    """The rules above info that a live run has told, and its monitor; `true`: the logged return is CartPole's own."""
+    """The rules above info that a live run reported, and its monitor; `true`: the logged return is CartPole's own."""
 
     def one():
         made = gymnasium.make("CartPole-v1") if ends else gymnasium.make("CartPole-v1").unwrapped
@@ -54,7 +54,7 @@ def fired(steps, *, ends=True, pays=1.0, change=lambda model: None, true=False, 
     assert callback.monitor.failures == []
     found = callback.monitor.summary().findings
     for finding in found:
-        if finding.fired is not None:  # no trend begins before the series that it is seen in, nor after it is told
+        if finding.fired is not None:  # no trend begins before the series that it is seen in, nor after it is reported
             assert first_of(finding, kept) <= finding.onset <= finding.fired, finding
     return (
         {one.rule.name for one in found if one.fired is not None and one.full_severity != "info"},

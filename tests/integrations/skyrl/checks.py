@@ -120,7 +120,7 @@ def test_left_padded_tokens_are_sliced_by_loss_mask(rng):
 
 
 def test_turns_in_rows_of_their_own_are_after_the_tool_from_the_second_on(rng):
-    """As `step_wise_trajectories` has it: what the tool said to a turn stands in the prompt of the next row."""
+    """As `step_wise_trajectories` has it: what the tool said to a turn is in the prompt of the next row."""
     trainer = attached(monitor := Monitor([captured := CapturingTracker()]))
     trainer.cfg.generator.step_wise_trajectories = True
     batch = made(rng)

@@ -22,7 +22,7 @@ summary: "loss is {high.value:.3g}"
 
 @pytest.fixture(autouse=True)
 def own_rule(tmp_path, monkeypatch):
-    """Stands beside the catalogue in every run, as a platform team has it."""
+    """Added to the catalogue in every run, as a platform team has it."""
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules" / "ACM001.yaml").write_text(HIGH)
     monkeypatch.setenv("TRACKER_DIAG_RULES", str(tmp_path / "rules"))

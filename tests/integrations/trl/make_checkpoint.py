@@ -24,7 +24,7 @@ _log = logging.getLogger("make_checkpoint")
 
 
 def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
-    """BPE that keeps line ends and digits apart, so that no token spans what the model says and what it does not."""
+    """BPE that separates line ends and digits, so that no token spans what the model says and what it does not."""
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.Sequence(
         [

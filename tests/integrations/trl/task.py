@@ -27,7 +27,7 @@ RESPONSE = {
         },
     },
 }
-"""How transformers takes an answer of the model apart."""
+"""How transformers splits an answer of the model."""
 MARKERS = ["entry", "found", "datum", "reply", "where"]
 
 

@@ -1,4 +1,4 @@
-"""What is told of completions, with what TRL's own functions take and return."""
+"""What is reported of completions, with what TRL's own functions take and return."""
 
 from types import SimpleNamespace
 

@@ -16,7 +16,7 @@ MARK = 7
 
 
 class Listening:
-    """Stands where the monitor does, and keeps what it is told."""
+    """Replaces the monitor, and keeps what it gets."""
 
     def __init__(self):
         self.told = []
@@ -149,7 +149,7 @@ def test_completions_that_the_trainer_masks_are_counted_once_a_generation(heard)
     step(tensors, trainer, batch)
     step(tensors, trainer, batch)
     assert tensors.left_out() == {"masked_sequences": 4}
-    assert len(heard.told) == 1  # nobody is told of no tokens, which would pass for a mask the wrong way round
+    assert len(heard.told) == 1  # no empty batch is reported, which would pass for a mask the wrong way round
 
 
 def test_what_is_scored_without_a_gradient_is_not_the_policy_that_is_trained(heard):

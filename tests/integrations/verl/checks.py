@@ -172,7 +172,7 @@ class Meta(SimpleNamespace):
 
 
 class Store:
-    """Stands in for TransferQueue: the fields of a batch, ragged, in this process."""
+    """Replaces TransferQueue: the fields of a batch, ragged, in this process."""
 
     def __init__(self, rows):
         self.rows = rows

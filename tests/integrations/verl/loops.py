@@ -40,7 +40,7 @@ def config(folder, **trainer):
 
 
 class Did:
-    """What the workers of `trainer` were told to do, and the weights that its updates move."""
+    """What the workers of `trainer` had to do, and the weights that its updates move."""
 
     def __init__(self, trainer, breaks):
         self.trainer, self.breaks = trainer, breaks

@@ -34,7 +34,7 @@ def test_what_a_few_odd_sequences_may_make_is_no_spike():
 
 
 def test_a_series_that_is_back_between_bursts_has_not_grown_there():
-    """Three bursts in seven steps raise the means of two blocks, and these a sum that goes on for some more."""
+    """Three bursts in seven steps raise the means of two blocks, and these a sum that continues for some more."""
     values = [0.1] * 65 + [0.4, 0.1, 0.1, 0.4, 0.1, 0.1, 0.4] + [0.1] * 8
     assert sum(map(bool, said(Growth(series=TAIL), values))) > 3
     assert [step for step, holds in enumerate(said(Growth(series=TAIL, each=1.2), values)) if holds] == [71]
@@ -57,7 +57,7 @@ def test_what_was_as_far_off_before_is_no_spike_beyond_all_that_was_ever():
     values = [0.9, 0.7] + [0.1] * 78 + [0.8, 0.1, 0.95, 0.1, 0.93] + [0.1] * 10 + [0.93, 0.96]
     usual, ever = (said(Spike(series=TAIL, factor=2, ever=it), values) for it in (False, True))
     assert usual[80:85] == [True, False, True, False, True]
-    assert ever[80:85] == [False, False, True, False, True]  # the last is part of what goes on
+    assert ever[80:85] == [False, False, True, False, True]  # the last is part of what continues
     assert usual[-2:] == [True, True]
     assert ever[-2:] == [False, True]
 

@@ -14,7 +14,7 @@ LISTS = ("before", "during", "after")
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """A run whose KL ran away, with a context record beside it."""
+    """A run whose KL ran away, with a context record next to it."""
     folder = tmp_path_factory.mktemp("run")
     rows = [
         {

@@ -77,7 +77,7 @@ PROGRAM = "from tracker_diag.monitor.context import code_here; print(code_here()
 
 
 def code_of(folder, path=None):
-    """What the program finds that stands in `folder`."""
+    """What the program finds that is in `folder`."""
     (folder / "train.py").write_text(PROGRAM)
     known = os.environ | ({"PATH": path} if path is not None else {})
     said = subprocess.run(

@@ -95,7 +95,7 @@ class Said(dict):
 
 
 def conversation(n):
-    """What an agent does in n calls, each by a model that is told all that was said before."""
+    """What an agent does in n calls, each by a model that gets all that was said before."""
     said = [{"role": "user", "content": "2+2?"}]
     yield span("root", None, "agent", 1.0, 98.0, inputs=Said(task="2+2?"), outputs=Said(answer="4"))
     for i in range(n):

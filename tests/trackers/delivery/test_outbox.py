@@ -29,7 +29,7 @@ NOTHING = Summary("test", 0, None, None, (), {}, ())
 
 
 class Fake(Tracker):
-    """Keeps what arrives; fails as it is told to, before it has taken anything in."""
+    """Keeps what arrives; fails as it is set to, before it has taken anything in."""
 
     name = "tracker"
     takes = (Metrics, *RECORDS, Finding, Standing, Notice, End)

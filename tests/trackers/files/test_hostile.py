@@ -128,7 +128,7 @@ def damaged(data, random):
 def test_a_damaged_file_is_read_or_refused_in_one_line(name, random, tmp_path):
     whole = FILES[name]()
     bad = damaged(whole, random)
-    if "tfevents" in name and random.random() < 0.7:  # what lies behind the checksums
+    if "tfevents" in name and random.random() < 0.7:  # what is behind the checksums
         records = events()
         at = random.randrange(1, len(records))
         records[at] = damaged(records[at], random)

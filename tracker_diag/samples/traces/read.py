@@ -41,7 +41,7 @@ def records_in(source: str, odd: Odd, *, texts: bool = True) -> list[dict[str, A
         objects = documents(Path(source), odd)
     else:
         known = ", ".join(f"{store}:" for store in sorted(stores))
-        raise SourceError(f"{shown or 'no source'}: no such file, and none of {known}")
+        raise SourceError(f"{shown or 'no source'}: no such file; runs of trackers begin with {known}")
     records: list[dict[str, Any]] = []
     for record in _records(objects, odd):
         if not texts:

@@ -49,7 +49,9 @@ def read_console(file: Path, source: str, progress: Progress | None = None) -> F
     for number, line, ended in read_lines(file, progress, errors="replace"):
         log.read_line(line, f"line {number}", ended=ended)
     if not log.has_rows:
-        raise SourceError(f"{file}: no metrics in {number} lines: neither a step of verl nor a dictionary of TRL")
+        raise SourceError(
+            f"{file}: no metrics in {number} lines, expected steps as verl prints them, or dictionaries as TRL does"
+        )
     return log.finish(source)
 
 

@@ -40,7 +40,7 @@ def kind_of(file: Path) -> str:
     ending = ".tfevents" if "tfevents" in file.name else file.suffix.lower()
     kind = _kind(file, head, ending)
     if kind == "console" and ending in NAMED:  # which is what is left when nothing else was recognised
-        raise SourceError(f"{file}: its content is not what {ending} says, expected what a trainer or tracker wrote")
+        raise SourceError(f"{file}: the content does not fit {ending}, expected a log of a trainer or tracker")
     return kind
 
 
