@@ -125,7 +125,7 @@ def test_ctrl_c_ends_it_with_the_last_table(terminal, file, tmp_path):
 @pytest.mark.slow
 def test_the_dial_moves_when_alerts_are_sent(tmp_path, caplog):
     path = tmp_path / "metrics.jsonl"
-    rows = ({"step": step, "reward": 0.5 + (step % 3) / 100 - 0.4 * (step > 24)} for step in range(30))
+    rows = ({"step": step, "reward": 0.5 + (7 * step % 5 - 2) / 100 - 0.4 * (step > 24)} for step in range(30))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     os.utime(path, (time.time() - 60,) * 2)
     sent = {}

@@ -69,7 +69,7 @@ def test_a_cause_that_is_dated_after_its_damage_is_dated_by_that():
         found.evaluate(Observed(step, {k: Scalar(k, v) for k, v in (("reward", reward), ("reward_zero_share", zeros))}))
     summary = Summary.of_engine(found, "x", 90, 0, 89)
     assert (summary.first_break.rule.id, summary.first_break.onset) == ("REW021", 56)
-    assert "since step 51 by the damage, detected" in shown(verdict(summary))
+    assert "since step 50 by the damage, detected" in shown(verdict(summary))
 
 
 @pytest.mark.parametrize(

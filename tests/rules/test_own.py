@@ -90,7 +90,7 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     assert "What to do" not in page
     assert "false alarm" not in page
     note = mlflow_tags.with_links(note_on(summary, LINKS, PICTURE), "0", "run")
-    assert note.startswith("**Watch. Reward is low, since step 3.** [Report]")
+    assert note.startswith("**Check it. Reward is low, since step 3.** [Report]")
     assert "What to do" not in note
     assert finding.to_json()["remedy"] == []
     assert findings_table([finding]).rows[0][-1] == ""

@@ -138,7 +138,7 @@ def test_a_finished_run_has_a_report_with_the_verdict_and_its_own_curves(stub):
     blocks = {one["type"]: one for one in json.loads(sent["spec"])["blocks"]}
     verdict, grid = blocks["markdown-block"]["content"], blocks["panel-grid"]
     assert verdict.startswith(
-        "**Stop. Reward has lost what it had gained (reward 0.95 → 0.108), since about step 72.**"
+        "**Stop. Reward has lost what it had gained (reward 0.975 → 0.0417), since about step 70.**"
     )
     assert "tracker-diag diagnose wandb:someone/rl/abc" in verdict
     shown = [panel["config"]["metrics"] for panel in grid["metadata"]["panelBankSectionConfig"]["panels"]]

@@ -76,6 +76,8 @@ def _charts(summary: Summary, ends: tuple[float, float]) -> dict[Role, list[Char
         made = chart(panel.title, panel.unit, curves, ends, log=panel.log, before=before)
         if made is not None:
             drawn[panel.role].append(made)
+    if not drawn["hero"] and drawn["outcome"]:  # nothing of a series that is NaN throughout can be drawn
+        drawn["hero"].append(drawn["outcome"].pop(0))
     return drawn
 
 
