@@ -162,6 +162,13 @@ def test_the_algorithm_is_told_by_keys_that_it_alone_logs(keys, algorithm):
     assert diagnose(FinishedRun("a run", rows, {}, {}, ()), algorithm="grpo").algorithm == "grpo"
 
 
+@pytest.mark.parametrize("evaluations", [("val-core/math/acc/mean@1", "val-core/aime/acc/mean@1"), ()])
+def test_an_evaluation_that_was_not_logged_is_refused_with_those_that_were(evaluations):
+    rows = [{"critic/score/mean": 0.5, "actor/ppo_kl": 0.0, **dict.fromkeys(evaluations, 1.0)}] * 20
+    with pytest.raises(UnknownName, match=f"'val-core/c' given, expected one of {', '.join(evaluations) or 'none'}"):
+        diagnose(finished(rows), evaluation="val-core/c")
+
+
 def test_a_framework_that_nobody_knows_is_told(rng):
     with pytest.raises(UnknownName, match="framework: 'trll' given, expected one of"):
         diagnose(finished(healthy(rng)), framework="trll")

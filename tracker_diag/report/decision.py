@@ -126,7 +126,4 @@ def marks_of(summary: Summary) -> list[tuple[int, str, Tone]]:
     marks = ((first.onset, began), (first.fired, seen), (harm_began(summary), "damage"), (first.resolved, "over"))
     tone: Tone = "info" if first.unproven else "warn" if summary.recommendation.action == "watch" else "error"
     given = [(step, label) for step, label in marks if step is not None]
-    return [
-        (step, f"{label} {step:,}" if label != "damage" else label, tone if label.startswith(HARM) else "")
-        for step, label in given
-    ]
+    return [(step, f"{label} {step:,}", tone if label.startswith(HARM) else "") for step, label in given]

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import UnknownName, require
-from tracker_diag.metrics.aliases import KeyMap, frameworks, nearest
+from tracker_diag.metrics.aliases import EVALUATION, TARGET, KeyMap, frameworks, nearest
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.curves import chosen
 from tracker_diag.report.notebook import shown
@@ -129,7 +129,8 @@ def diagnose(
     Raises:
         RuleError: a rule that cannot be used.
         SourceError: `run` cannot be read.
-        UnknownName: there are no aliases for `framework`, or a rule of `acknowledged` is not in force.
+        UnknownName: there are no aliases for `framework`, a rule of `acknowledged` is not in force, or the log has no
+            `evaluation`.
     """
     if framework is not None and framework.lower() not in {name.lower() for name in frameworks()}:
         raise UnknownName("framework", framework, frameworks())
@@ -147,7 +148,11 @@ def diagnose(
         chosen_rules, settings, config={**run.config, **known}, algorithm=algorithm,
         framework=framework or run.framework, evaluation=evaluation, quantum=run.quantum,
     )  # fmt: skip
-    judge.know(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)))
+    judge.know(logged := dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)))
+    if evaluation and evaluation not in logged:
+        ours = {key: next(iter(judge.keys.values({key: 0.0})), "") for key in logged}
+        there = [key for key, name in ours.items() if name.partition(":")[0] in (TARGET, EVALUATION)]
+        raise UnknownName("evaluation", evaluation, tuple(there) or ("none, as the log has no evaluation",))
     series, notices = judge_steps(judge, _counted(inputs_of(judged), len(judged), progress))
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
