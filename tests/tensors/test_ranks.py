@@ -118,7 +118,7 @@ def test_every_rank_decides_as_the_first_one_which_alone_hears_what_is_wrong(tmp
     for one in (first, second):
         parted = mode == "decide_all_reduce"
         assert len(one["failures"]) == parted
-        assert all(failure.startswith("rank_errors: RuntimeError: the ranks part") for failure in one["failures"])
+        assert all(failure.startswith("rank_errors: RuntimeError: the ranks separate") for failure in one["failures"])
 
 
 @pytest.mark.nightly
