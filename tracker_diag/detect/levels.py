@@ -18,8 +18,8 @@ from tracker_diag.detect.noise import (
 from tracker_diag.stats.arrays import Float64Array
 from tracker_diag.stats.once import once
 
-SHORTEST = 3
-"""Rows of a level, at least."""
+SHORTEST = scan.SHORTEST
+"""Rows of a level, at least: as many as a window of the scan has."""
 RANKED = 2.5
 """The same of later rows above earlier ones, by their ranks."""
 BARELY = 1.5
