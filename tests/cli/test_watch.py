@@ -90,7 +90,7 @@ def test_bad_input_is_one_line_and_exit_2(file, tmp_path, monkeypatch):
         ([file.parent, "--project", "--once", "--state", taken], "given, expected"),
         ([file, "--once", "--state", old], "version 1 given, expected"),
         ([file, "--once", "--state", file], "name another folder with --state"),
-        ([file, "--once", "--rules", "nowhere/"], "nowhere:1: no such folder"),
+        ([file, "--once", "--rules", "nowhere/"], "nowhere: no such folder"),
         ([file, "--once", "--html", tmp_path / "no" / "page.html"], "page.html given, expected a file in a folder"),
         ([file, "--once", "--html", tmp_path], "given, expected a file in a folder that exists"),
     ):

@@ -1,11 +1,13 @@
 """Count what each rule's alarms are worth on fresh runs: writes tracker_diag/rules/record.json.
 
-    python tests/faults/record.py --door build/alerts.jsonl [--public CLONES] [--first-seed N] [--jobs N]
+    python tests/faults/record.py [--door build/alerts.jsonl] [--public CLONES] [--first-seed N] [--runs N]
+                                  [--rules ID ...] [--jobs N]
 
 Trains the fresh runs of plan.py and tool_plan.py that build/fresh does not have, half an hour on 16 cores, and judges
-them with the rules of this checkout. `--door` has the runs of tests/benchmarks/door.py, as it keeps them; `--public`
-the clones that public_logs.py reads. No rule may have changed between those runs and this command. Give other seeds
-whenever a rule was changed after a look at these runs.
+them with the rules of this checkout. `--runs` takes only the first runs of plan.py. `--door` has the runs of
+tests/benchmarks/door.py, as it keeps them; `--public` the clones that public_logs.py reads. No rule may have changed
+between those runs and this command. Give other seeds whenever a rule was changed after a look at these runs. With
+`--rules`, these rules get a new record, and all others keep theirs.
 """
 
 import argparse
@@ -34,7 +36,7 @@ from score import is_healthy, written
 
 from tracker_diag.rules.incidents import connected
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.record import ALARMED, FILE, Record, Records, hash_of
+from tracker_diag.rules.record import ALARMED, FILE, Record, Records, hash_of, records
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.open import read_run
@@ -80,15 +82,15 @@ def _place(run: Run) -> str:
     return f"{run.trainer}, {run.task}"
 
 
-def trained(first_seed: int, jobs: int | None) -> list[Run]:
+def trained(first_seed: int, most: int | None, jobs: int | None) -> list[Run]:
     """The fresh runs that are faulty or healthy, trained where they are not there."""
     FRESH.mkdir(parents=True, exist_ok=True)
-    files = {run: FRESH / f"{run.name.replace('/', '-')}.json" for run in plan.fresh(first_seed)}
+    files = [(run, FRESH / f"{run.name.replace('/', '-')}.json") for run in plan.fresh(first_seed)[:most]]
     with ProcessPoolExecutor(jobs) as pool:
-        left = {pool.submit(make.made, run): file for run, file in files.items() if not file.exists()}
+        left = {pool.submit(make.made, run): file for run, file in files if not file.exists()}
         for done in as_completed(left):
             left[done].write_text(done.result().model_dump_json(), encoding="utf-8")
-    runs = labelled([Run.model_validate_json(file.read_text(encoding="utf-8")) for file in files.values()])
+    runs = labelled([Run.model_validate_json(file.read_text(encoding="utf-8")) for _, file in files])
     return [run for run in runs if run.fault or is_healthy(run)]
 
 
@@ -170,37 +172,44 @@ def demoted(runs: Sequence[Judged], records: Mapping[str, Record]) -> tuple[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--door", type=Path, required=True)
+    parser.add_argument("--door", type=Path)
     parser.add_argument("--public", type=Path)
     parser.add_argument("--first-seed", type=int, default=900_001)
+    parser.add_argument("--runs", type=int, help="the first of plan.py; all by default")
+    parser.add_argument("--rules", nargs="+", help="that get a new record; all by default", metavar="ID")
     parser.add_argument("--jobs", type=int, help="processes; as many as there are cores by default")
     arguments = parser.parse_args()
-    runs = trained(arguments.first_seed, arguments.jobs)
+    runs = trained(arguments.first_seed, arguments.runs, arguments.jobs)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         planted = list(pool.map(judged, runs))
     planted += with_tools(arguments.first_seed, arguments.jobs)
-    tensors = list(at_the_door(arguments.door))
+    tensors = list(at_the_door(arguments.door)) if arguments.door else []
     public = list(published(arguments.public)) if arguments.public else []
-    write(planted, tensors, public, f"seeds from {arguments.first_seed:,}")
+    new = counted([*planted, *tensors, *public])
+    corpora = {
+        "trainings": f"{_corpus(planted, 'trainings')}, seeds from {arguments.first_seed:,}",
+        "tensors": _corpus(tensors, "runs of drawn tensors through the monitor"),
+        "public": _corpus(public, "public logs"),
+    }
+    if arguments.rules:
+        chosen, what = sorted(arguments.rules), "; ".join(corpora.values())
+        corpora = records().corpora | {", ".join(chosen): what}
+        new = records().rules | {name: new[name] for name in chosen if name in new}
+    # Public logs are not made after a rule's last change.
+    silent = demoted([*planted, *tensors], {name: new[name] for name in heard(new)})
+    write(Records(format=1, made=datetime.now(UTC).date().isoformat(), corpora=corpora, demoted=silent, rules=new))
 
 
-def write(planted: list[Judged], tensors: list[Judged], public: list[Judged], seeds: str) -> None:
-    def corpus(runs: list[Judged], what: str) -> str:
-        return f"{sum(bool(run.right) for run in runs)} faulty and {sum(not run.right for run in runs)} healthy {what}"
+def heard(rules: Mapping[str, Record]) -> list[str]:
+    """Rules whose record is of their present form."""
+    return [rule.id for rule in catalog() if rule.id in rules and rules[rule.id].hash == hash_of(rule)]
 
-    records = counted([*planted, *tensors, *public])
-    content = Records(
-        format=1,
-        made=datetime.now(UTC).date().isoformat(),
-        corpora={
-            "trainings": f"{corpus(planted, 'trainings')}, {seeds}",
-            "tensors": corpus(tensors, "runs of drawn tensors through the monitor"),
-            "public": corpus(public, "public logs"),
-        },
-        # Public logs are not made after a rule's last change.
-        demoted=demoted([*planted, *tensors], records),
-        rules=records,
-    )
+
+def _corpus(runs: list[Judged], what: str) -> str:
+    return f"{sum(bool(run.right) for run in runs)} faulty and {sum(not run.right for run in runs)} healthy {what}"
+
+
+def write(content: Records) -> None:
     rules = {name: asdict(record) for name, record in content.rules.items()}
     head = json.dumps(content.model_dump(exclude={"rules"}))[:-1]
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(record)}" for name, record in rules.items())

@@ -54,7 +54,7 @@ def test_a_file_that_cannot_be_used_is_told_with_line_and_field(tmp_path, text, 
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(RuleError, match=r"nowhere.yaml:1: cannot be read"):
+    with pytest.raises(RuleError, match=r"nowhere.yaml: cannot be read"):
         Monitor(guards=tmp_path / "nowhere.yaml")
 
 

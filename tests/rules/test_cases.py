@@ -62,7 +62,7 @@ def test_what_is_wrong_is_told_with_file_and_line(tmp_path, old, new, message):
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(RuleError, match=r"NUM004.yaml:1: cannot be read: "):
+    with pytest.raises(RuleError, match=r"NUM004.yaml: cannot be read: No such file"):
         load_cases(tmp_path / "NUM004.yaml", RULE)
 
 

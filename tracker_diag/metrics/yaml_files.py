@@ -64,14 +64,16 @@ class YamlFile:
         """Read `file`.
 
         Raises:
-            DiagError: of the kind `error`, "file:line: what is wrong".
+            DiagError: of the kind `error`, "file:line: what is wrong"; without a line if there is no file.
         """
         try:
             text = file.read_text(encoding="utf-8")
             with suppress(yaml.YAMLError, ValueError, RecursionError):
                 return cls._read(file, _Fast(text))
             loader = _Loader(text)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as wrong:  # a control character is YAML's affair
+        except OSError as wrong:
+            raise error(f"{file}: cannot be read: {wrong.strerror}") from wrong
+        except (UnicodeDecodeError, yaml.YAMLError) as wrong:  # a control character is YAML's affair
             raise error(f"{file}:1: cannot be read: {wrong}") from wrong
         try:
             return cls._read(file, loader)

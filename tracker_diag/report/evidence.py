@@ -30,7 +30,8 @@ def damage(summary: Summary) -> list[str]:
     lines: dict[str, str] = {}
     levels = {outcome.series: outcome for outcome in summary.best}
     for finding in harmed:
-        keys = [key for reading in finding.evidence for key in (reading.series, *reading.keys)]
+        signs = sorted(finding.evidence, key=lambda reading: not reading.holds)
+        keys = [key for reading in signs for key in (reading.series, *reading.keys)]
         key = next((key for key in keys if key in levels), None)
         never = any(isinstance(signal, Gain) and signal.never for signal in finding.rule.signals.values())
         what = finding.summary if key is None or never else best_level(levels[key])

@@ -73,7 +73,7 @@ def load_rules(folder: Path) -> tuple[Rule, ...]:
         RuleError: a file that cannot be used, two rules of one id, or no rule at all.
     """
     if not folder.exists():
-        raise RuleError(f"{folder}:1: no such folder or file, expected one with rules, one YAML file each")
+        raise RuleError(f"{folder}: no such folder or file, expected one with rules, one YAML file each")
     files = sorted([*folder.glob("[!_]*.yaml"), *folder.glob("[!_]*.yml")]) if folder.is_dir() else [folder]
     if not files:
         raise RuleError(f"{folder}:1: no YAML file, expected one rule a file; `tracker-diag rules new` writes one")

@@ -118,7 +118,8 @@ def _read_path(path: Path, source: str, progress: Progress | None) -> FinishedRu
     if path.is_dir():
         return _read_folder(path, source, progress)
     if not path.is_file():
-        raise SourceError(f"{source}: no such file or folder; runs of trackers begin with {', '.join(prefixes())}")
+        trackers = ", ".join(prefixes())
+        raise SourceError(f"{source.rstrip(':')}: no such file or folder; runs of trackers begin with {trackers}")
     kind = kind_of(path)
     run = FILES[kind](path, source, progress)
     if kind in BESIDE:
