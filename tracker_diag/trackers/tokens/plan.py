@@ -97,7 +97,7 @@ class TablePart:
                 with reading(at):
                     whole = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
                 tables.clear()
-                yield from by_step(at, whole, texts, self.first if self.first == self.last else None)
+                yield from by_step(at, whole, texts, skipped, self.first if self.first == self.last else None)
 
     def _rows_of(self, piece: Piece) -> Any:
         rows = piece.table(of_one_step=self.first == self.last)

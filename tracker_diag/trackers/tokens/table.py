@@ -19,6 +19,7 @@ from tracker_diag.trackers.tokens.columns import (
     Layout,
     is_list,
 )
+from tracker_diag.trackers.tokens.skipped import Skipped
 
 WHOLE = {*REQUIRED, "after_tool", *AUDIT_COLUMNS}
 """Columns without nulls."""
@@ -134,35 +135,24 @@ def _tokens_of(where: str, columns: dict[str, Any]) -> tuple[dict[str, Any], int
 
 
 def by_step(
-    where: str, rows: Any, texts: Texts | None, step: int | None = None
+    where: str, rows: Any, texts: Texts | None, skipped: Skipped, step: int | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The arguments of `Monitor.observe` for each step of `rows`, in rising order; rows may have any order.
 
     Args:
         where: what is read, for errors.
         texts: numbers the texts of tokens; they are left out if None.
+        skipped: counts sequences of which rows are there twice, where they are left out.
         step: that of all rows, where they have only one.
 
     Raises:
         SourceError: rows that are there twice, or bytes that are no text.
     """
     keys = ("sequence", "position") if step is not None else ("step", "sequence", "position")
-    if not _in_order([rows[name].to_numpy() for name in keys]):
-        order = [rows[name].to_numpy() for name in keys]
-        rows = rows.take(np.lexsort(order[::-1]))
-        order = [rows[name].to_numpy() for name in keys]
-        same = np.logical_and.reduce([np.diff(values) == 0 for values in order])
-        if twice := int(same.sum()):
-            at = int(same.argmax())
-            known = {} if step is None else {"step": step}
-            first = ", ".join(
-                f"{name} {known[name] if name in known else rows[name][at]}"
-                for name in ("step", "sequence", "position")
-            )
-            raise SourceError(
-                f"{where}: {twice} rows are there twice, the first of them {first}; give each sequence of a step a "
-                "number of its own"
-            )
+    if not _are_in_order([rows[name].to_numpy() for name in keys]):
+        rows = _in_order(where, rows, keys, skipped, step)
+    if not len(rows):
+        return
     columns = _Columns(where, rows, texts)
     if step is not None:
         yield step, columns.arguments(slice(0, len(rows)))
@@ -172,7 +162,28 @@ def by_step(
         yield int(steps[start]), columns.arguments(slice(start, end))
 
 
-def _in_order(keys: Sequence[Array]) -> bool:
+def _in_order(where: str, rows: Any, keys: Sequence[str], skipped: Skipped, step: int | None) -> Any:
+    """`rows` in the order of `keys`, without sequences of which `skipped` has counted rows that are there twice."""
+    rows = rows.take(np.lexsort([rows[name].to_numpy() for name in keys][::-1]))
+    order = [rows[name].to_numpy() for name in keys]
+    same = [values[1:] == values[:-1] for values in order]
+    twice, of_sequence = np.logical_and.reduce(same), np.logical_and.reduce(same[:-1])
+    if not twice.any():
+        return rows
+    at = int(twice.argmax())
+    first = ", ".join(f"{name} {values[at]}" for name, values in zip(keys, order, strict=True))
+    first = first if step is None else f"step {step}, {first}"
+    skipped(
+        SourceError(
+            f"{where}: {twice.sum()} rows are there twice, the first of them {first}; give each sequence of a step a "
+            "number of its own"
+        )
+    )
+    sequence = np.append(0, (~of_sequence).cumsum())
+    return rows.filter(~np.isin(sequence, sequence[1:][twice]))
+
+
+def _are_in_order(keys: Sequence[Array]) -> bool:
     """Whether rows are in the order of `keys`, the first of them first, none of them twice."""
     *first, last = keys
     new = first[-1][1:] != first[-1][:-1]
