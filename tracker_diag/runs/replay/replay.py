@@ -84,7 +84,7 @@ def replay(
             return None if part is None else dict(part.steps(texts, Skipped(skip_bad))).get(step)
 
         done: Done = progress(sum(part.rows for part in log.parts)) if progress else lambda _: None
-        folded = chosen(Work(clip, skip_bad), log.parts)
+        folded = chosen(Work(clip, skip_bad, means=also is not None), log.parts)
         wanted = {step: row for step, row in own.items() if since is None or step >= since}
         summary = judge(monitor, _steps(log, folded, done, also), wanted, tensors_of, str(tokens))
         left = log.skipped
