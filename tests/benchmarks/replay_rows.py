@@ -1,11 +1,12 @@
 """Replay's rows per second against exact quantiles of polars and DuckDB, in one process, on files that this makes.
 
-    python tests/benchmarks/replay_rows.py --rows 10_000_000 --folder build/tokens
+    python tests/benchmarks/replay_rows.py --rows 50_000_000 --folder build/tokens
     python tests/benchmarks/replay_rows.py --rows 1_000_000_000 --folder build/tokens --workers 2
 
 A billion rows take 60 MB of disk: a step is a folder, and all but the first few are links to the files of these.
-polars and DuckDB are compared where they are installed, by step and slice with the quantiles that a report has. The
-wide run, with several processes, is timed alone, once, and says on the way how much memory all processes have.
+polars and DuckDB are compared where they are installed, by step and slice with the quantiles that a report has. All
+have one thread. The wide run, with several processes, is timed alone, once. It says on the way how much memory all
+processes have.
 """
 
 import argparse
@@ -63,6 +64,7 @@ def _step(rng: np.random.Generator, n: int) -> pa.Table:
 
 
 def _polars(folder: Path) -> Callable[[], object]:
+    os.environ["POLARS_MAX_THREADS"] = "1"
     import polars as pl
 
     def quantiles() -> object:
@@ -136,6 +138,8 @@ def _used() -> float:
 def compare(folder: Path, rows: int, rounds: int) -> None:
     """Replay in this process, and exact quantiles, in turn."""
     contenders: dict[str, Callable[[], object]] = {"replay": lambda: replay(folder), **exact_quantiles(folder)}
+    for call in contenders.values():  # imports, and files into memory
+        call()
     for turn in range(rounds):
         for name, call in contenders.items():
             cpu, wall = (rows / seconds / 1e6 for seconds in seconds_of(call))
@@ -152,7 +156,7 @@ def go_wide(folder: Path, rows: int, workers: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rows", type=int, default=50_000_000)
     parser.add_argument("--folder", type=Path, default=Path("build/tokens"))
     parser.add_argument("--workers", type=int, default=1, help="above 1 replay alone is timed")
     parser.add_argument("--rounds", type=int, default=2)

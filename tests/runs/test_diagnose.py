@@ -14,7 +14,7 @@ from tracker_diag.errors import UnknownName
 from tracker_diag.report.console import plain
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.runs import diagnose as diagnosing
-from tracker_diag.runs.diagnose import Cost, diagnose
+from tracker_diag.runs.diagnose import Cost, SoFar, diagnose
 from tracker_diag.runs.page import about_keys, on_screen, run_page
 from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.finished import FinishedRun
@@ -44,6 +44,33 @@ def healthy(rng, steps=200):
         }
         for step in range(steps)
     ]
+
+
+@pytest.mark.slow
+def test_looks_at_a_run_that_grows_say_what_one_look_at_all_of_it_says(rng):
+    rows, so_far, judges = healthy(rng), SoFar(), []
+    for row in rows[100:]:
+        row["reward"], row["entropy"] = 0.1 + 0.01 * rng.normal(), row["entropy"] / 4
+    rows[130]["kl"] = math.nan
+
+    def look(n):
+        again, anew = (
+            diagnose(finished(rows[:n]), underway=True, so_far=kept) for kept in (so_far, None)
+        )  # fmt: skip
+        assert again.to_json() == anew.to_json()
+        assert str(again.series) == str(anew.series)
+        assert again.notices == anew.notices
+        judges.append(so_far.judge)
+
+    for n in (90, 91, 120, 160):
+        look(n)
+    assert judges == judges[:1] * 4
+    assert len(so_far.notices) > 0
+    rows[3]["reward"] = 0.4  # rows that were judged have changed, and then a key has come
+    look(161)
+    rows[165]["eval_reward"] = 0.4
+    look(170)
+    assert len({*map(id, judges)}) == 3
 
 
 @pytest.mark.slow

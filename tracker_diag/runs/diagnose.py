@@ -1,7 +1,9 @@
 """Diagnose: a finished run's metrics through the very same rules, and what each finding has cost since its onset."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from tracker_diag.detect.growth import USUAL, GrowthSettings
@@ -113,6 +115,7 @@ def diagnose(
     since: int | None = None,
     expected_runs_between_false_alarms: float = USUAL,
     underway: bool = False,
+    so_far: "SoFar | None" = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Hold the catalogue, and `rules` of your own with it, against a finished run's metrics, from step `since` on.
@@ -123,6 +126,7 @@ def diagnose(
     `acknowledged` has the rules whose incidents you know of, each with the reason. So does a setting or tag
     `diag.acknowledged.RULE` of the run. These incidents stay listed; advice and `level` leave them out.
     `underway`: more rows will come. The run is judged as a `Monitor` would judge it, and not by its length.
+    `so_far` is kept by you from look to look at a run that is underway: rows that were judged are not judged again.
     A finished run of more than `LONG` rows is judged in fewer, and its summary says so.
     `progress` is given the share of the rows that is judged.
 
@@ -144,16 +148,23 @@ def diagnose(
     settings = GrowthSettings() if underway else GrowthSettings.for_run(len(judged))
     settings = settings.dialled(expected_runs_between_false_alarms)
     known = {f"{SETTING}{rule}": reason for rule, reason in (acknowledged or {}).items()}
-    judge = Judge(
-        chosen_rules, settings, config={**run.config, **known}, algorithm=algorithm,
-        framework=framework or run.framework, evaluation=evaluation, quantum=run.quantum,
-    )  # fmt: skip
-    judge.know(logged := dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)))
+    logged = dict.fromkeys(key for row in rows.values() for key in row)
+    so_far = so_far or SoFar()
+    so_far.begin(run, judged, logged)
+    if so_far.judge is None:
+        so_far.judge = Judge(
+            chosen_rules, settings, config={**run.config, **known}, algorithm=algorithm,
+            framework=framework or run.framework, evaluation=evaluation, quantum=run.quantum,
+        )  # fmt: skip
+        so_far.judge.know(key for key in logged if not is_ours(key))
+    judge = so_far.judge
     if evaluation and evaluation not in logged:
         ours = {key: next(iter(judge.keys.values({key: 0.0})), "") for key in logged}
         there = [key for key, name in ours.items() if name.partition(":")[0] in (TARGET, EVALUATION)]
         raise UnknownName("evaluation", evaluation, tuple(there) or ("none, as the log has no evaluation",))
-    series, notices = judge_steps(judge, _counted(inputs_of(judged), len(judged), progress))
+    new = dict(islice(judged.items(), so_far.rows, None))
+    so_far.include(new, *judge_steps(judge, _counted(inputs_of(new), len(new), progress)))
+    series, notices = dict(so_far.series), so_far.notices
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = judge.summary(run.source, len(steps), first, last)
@@ -165,6 +176,46 @@ def diagnose(
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
     live = tuple(live_findings(rows, run.findings))
     return Diagnosis(run, summary, judge.keys, judge.algorithm, series, live, tuple(notices))
+
+
+class SoFar:
+    """What the rows of a run that is underway have come to. While they stay as they are, none is judged twice."""
+
+    def __init__(self) -> None:
+        self.judge: Judge | None = None
+        self.series: dict[str, dict[int, float]] = {}
+        self.notices: list[Notice] = []
+        self._about: list[object] = []
+        self._seen: list[int] = []
+
+    @property
+    def rows(self) -> int:
+        """How many were judged."""
+        return len(self._seen)
+
+    def begin(self, run: FinishedRun, rows: Mapping[int, Mapping[str, float]], keys: Collection[str]) -> None:
+        """Forget all, unless `rows` begin with those that were judged, and `keys` are no new ones.
+
+        Where the diagnostics in the run have logged, rows say what is of all rows: they are judged together.
+        """
+        about: list[object] = [run.config, run.framework, run.quantum]
+        same = self.judge is not None and self.judge.keys.covers(keys) and not any(map(is_ours, keys))
+        if not same or about != self._about or _hashes(islice(rows.items(), self.rows)) != self._seen:
+            self.__init__()  # type: ignore[misc]
+        self._about = about
+
+    def include(
+        self, rows: Mapping[int, Mapping[str, float]], series: Mapping[str, Mapping[int, float]], notices: list[Notice]
+    ) -> None:
+        """Take in further `rows`, and what they have come to."""
+        for name, values in series.items():
+            self.series[name] = {**self.series.get(name, {}), **values}
+        self.notices = [*self.notices, *notices]
+        self._seen += _hashes(rows.items())
+
+
+def _hashes(rows: Iterable[tuple[int, Mapping[str, float]]]) -> list[int]:
+    return [hash((step, *row, array("d", row.values()).tobytes())) for step, row in rows]
 
 
 def _counted(inputs: Iterable[T], n: int, progress: Progress | None) -> Iterator[T]:

@@ -23,7 +23,7 @@ from tracker_diag.report.fleet import Fleet
 from tracker_diag.report.terminal import alert
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.model import Rule
-from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.runs.diagnose import SoFar, diagnose
 from tracker_diag.runs.watched_run import RunState, WatchedRun, has_ended, short_hash
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Gone, Listed, one_line
@@ -218,10 +218,12 @@ class Watch:
     def _diagnose(self, run: WatchedRun, read: FinishedRun) -> None:
         new = run.kept is None
         underway = run.kept.underway if run.kept else not (run.listed.over or has_ended(read))
+        so_far, run.so_far = run.so_far, SoFar()  # what raises midway is of no use for the next look
         diagnosis = diagnose(
-            read, rules=self._rules, catalog=False, underway=underway,
+            read, rules=self._rules, catalog=False, underway=underway, so_far=so_far if underway else None,
             expected_runs_between_false_alarms=self._expected_runs_between_false_alarms,
         )  # fmt: skip
+        run.so_far = so_far
         kept = self._state.runs[run.key] = run.judge(diagnosis, underway=underway)
         kept.start_receivers(self._receivers)
         if new and self._project and run.ended_before(self._state.began):

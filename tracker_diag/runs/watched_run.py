@@ -16,7 +16,7 @@ from tracker_diag.report.decision import what
 from tracker_diag.report.fleet import LEVELS, FleetRow, curves_of
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.logged import LiveFinding, is_ours
-from tracker_diag.runs.diagnose import RUNTIME, Diagnosis
+from tracker_diag.runs.diagnose import RUNTIME, Diagnosis, SoFar
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed
 from tracker_diag.trackers.open import read_run
@@ -69,6 +69,7 @@ class WatchedRun:
         self.problem = ""
         """Why it could not be read the last time."""
         self.rests_until = 0.0
+        self.so_far = SoFar()
 
     @property
     def key(self) -> str:

@@ -24,6 +24,14 @@ def on_device(value: Array) -> bool:
     return hasattr(value, "detach") and value.device.type != "cpu"
 
 
+def starts_of(values: Array) -> IntArray:
+    """Where a run of the same value begins, of `values` (n,) on the host."""
+    new = np.empty(len(values), np.bool_)
+    new[:1] = True
+    np.not_equal(values[1:], values[:-1], out=new[1:])
+    return np.flatnonzero(new)
+
+
 def namespace(value: Array) -> Any:
     """Numpy or torch, whichever `value` belongs to."""
     return sys.modules["torch"] if hasattr(value, "detach") else np

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tracker_diag.stats.arrays import IntArray, RowArray
+from tracker_diag.stats.arrays import IntArray, RowArray, starts_of
 from tracker_diag.stats.kernel import kernel
 
 Cells: TypeAlias = tuple[IntArray, IntArray]
@@ -20,10 +20,7 @@ def sparse(counts: IntArray | RowArray) -> Cells:
 
 def counted(index: RowArray) -> Cells:
     """The cells of counts to which each of `index`, which is sorted, has added one."""
-    new = np.empty(index.size, np.bool_)
-    new[:1] = True
-    np.not_equal(index[1:], index[:-1], out=new[1:])
-    first = new.nonzero()[0]
+    first = starts_of(index)
     count = np.empty_like(first)
     np.subtract(first[1:], first[:-1], out=count[:-1])
     count[-1:] = index.size - first[-1:]
@@ -32,10 +29,10 @@ def counted(index: RowArray) -> Cells:
 
 def summed(index: IntArray, count: IntArray) -> Cells:
     """The cells of counts to which each `count` was added at its `index`, in any order."""
-    index, place = np.unique(index, return_inverse=True)
-    counts = np.zeros(len(index), np.int64)
-    np.add.at(counts, place, count)
-    return index, counts
+    order = index.argsort(kind="stable")  # fast, as they come in a few rising runs
+    index, count = index[order], count[order]
+    first = starts_of(index)
+    return index[first], np.add.reduceat(count, first)
 
 
 def merged(first: Cells, second: Cells) -> Cells:

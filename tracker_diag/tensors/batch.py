@@ -8,7 +8,7 @@ import numpy as np
 
 from tracker_diag.errors import BatchError, UnknownName
 from tracker_diag.metrics.series import PAIRS, Pair
-from tracker_diag.stats.arrays import Array, namespace, on_device
+from tracker_diag.stats.arrays import Array, namespace, on_device, starts_of
 from tracker_diag.stats.once import once
 from tracker_diag.tensors.given import LABELS, flags_of, floats_of, ids_of, kind_of, label_of, unified
 
@@ -302,11 +302,13 @@ def running_count(flags: Array, ids: Array | None, width: int | None = None) -> 
     if width is not None:
         return flags.reshape(-1, width).cumsum(1, dtype=xp.int32).reshape(-1)
     total = flags.cumsum(0, dtype=xp.int32)
-    first = xp.ones_like(flags, dtype=bool if xp is np else xp.bool)
+    if xp is np:
+        starts = starts_of(ids)
+        return total - (total[starts] - flags[starts]).repeat(np.diff(starts, append=len(flags)))
+    first = xp.ones_like(flags, dtype=xp.bool)
     first[1:] = ids[1:] != ids[:-1]  # type: ignore[index]
     # `total` never falls, so the largest count at a start so far is that of the token's own sequence.
-    before = xp.where(first, total - flags * 1, 0)
-    return total - (np.maximum.accumulate(before) if xp is np else before.cummax(0).values)
+    return total - xp.where(first, total - flags * 1, 0).cummax(0).values
 
 
 def since_first(flags: Array, ids: Array | None, width: int | None = None) -> Array:
@@ -314,7 +316,7 @@ def since_first(flags: Array, ids: Array | None, width: int | None = None) -> Ar
     if namespace(flags) is not np:
         return flags | (running_count(flags, ids, width) > 0)
     n = len(flags)
-    starts = np.arange(0, n, width) if ids is None else np.append(0, np.flatnonzero(ids[1:] != ids[:-1]) + 1)
+    starts = np.arange(0, n, width) if ids is None else starts_of(ids)
     ends, rises = np.append(starts[1:], n), np.append(np.flatnonzero(flags[1:] > flags[:-1]) + 1, n)
     first = np.where(flags[starts], starts, np.minimum(rises[rises.searchsorted(starts)], ends))
     lengths = np.stack([first - starts, ends - first], 1).reshape(-1)
@@ -359,11 +361,14 @@ def _sequence(shape: tuple[int, ...], anchor: str, ids: Array | None, check: boo
     if tuple(ids.shape) != shape or kind_of(ids) not in "iu":
         raise BatchError("sequence_ids", f"{ids.dtype} of shape {tuple(ids.shape)}", f"integers of shape {shape}")
     xp = namespace(ids)
-    starts = xp.ones_like(ids, dtype=bool if xp is np else xp.bool)
-    starts[1:] = ids[1:] != ids[:-1]
-    if check and len(xp.unique(ids[starts])) != int(starts.sum()):
+    if xp is np:
+        first = starts_of(ids)
+    else:
+        starts = xp.ones_like(ids, dtype=xp.bool)
+        starts[1:] = ids[1:] != ids[:-1]
+        first = starts.nonzero()[:, 0] if check else starts
+    if check and len(xp.unique(ids[first])) != len(first):
         raise BatchError("sequence_ids", "a sequence in several pieces", "the tokens of a sequence adjacent")
     if xp is np:
-        first = np.flatnonzero(starts)
         return np.arange(len(first), dtype=np.int32).repeat(np.diff(first, append=len(ids)))
     return starts.cumsum(0) - 1

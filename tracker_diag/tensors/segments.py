@@ -4,7 +4,6 @@ What is masked, most of a padded batch, is not computed, and temporaries stay in
 """
 
 from collections.abc import Iterator, Mapping
-from operator import itemgetter
 
 import numpy as np
 
@@ -25,6 +24,8 @@ from tracker_diag.tensors.observation import (
 )
 from tracker_diag.tensors.slices import Names, Told, beginnings, label, rows_given, rows_told
 
+STEADY = 64
+"""Tokens for each segment that a label adds, at least; such a label is looked up by segment, others by token."""
 AT_ONCE = 1 << 18
 """Tokens that are reduced at once, masked ones among them, or one segment."""
 
@@ -57,19 +58,21 @@ def observations(
 
     Counts are the same, sums are to rounding.
     """
-    segments, of_masks = cut(batch)
+    segments, of_masks, steady = cut(batch)
     if "prompt" in batch.labels:
         group = group_of_prompt(batch.labels["prompt"][segments.begin])
     else:
         group = groups_in_order(batch, first_group)[segments.sequence]
-    rows = _narrow({**of_masks, "context": of_masks["context"] * GROUPS + group})
+    of_labels = rows_given(batch, names, {name: batch.labels[name][segments.begin] for name in steady})
+    rows = _narrow({**of_masks, **of_labels, "context": of_masks["context"] * GROUPS + group})
+    rest = {name: values for name, values in batch.labels.items() if name not in steady}
     lengths = np.zeros((len(ROWS), batch.sequences))
     np.add.at(lengths, (segments.context, segments.sequence), segments.lengths)
     reduced, observed = dict[Pair, _Reduced](), dict[Pair, Observation]()
     for first, last in _together(segments, at_once):
         tokens = slice(int(segments.begin[first]), int(segments.end[last - 1]))
         here = {dimension: row[first:last] for dimension, row in rows.items()} | _narrow(
-            rows_given(batch, names, itemgetter(tokens))
+            rows_given(batch, names, {name: values[tokens] for name, values in rest.items()})
         )
         for pair in batch.pairs:
             if pair not in reduced:
@@ -80,10 +83,10 @@ def observations(
     return observed
 
 
-def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array]]:
-    """The model tokens of `batch`, and by dimension the row of each segment, as far as masks tell.
+def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array], list[str]]:
+    """The model tokens of `batch`; by dimension the row of each segment, as far as masks tell; and steady labels.
 
-    A segment is of one row of each of these dimensions.
+    A segment is of one row of each of these dimensions, and has one value of each of these labels.
     """
     model, n, flags = batch.model_mask, len(batch.model_mask), beginnings(batch)
     new = np.zeros(n, np.bool_)
@@ -92,6 +95,12 @@ def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array]]:
     for values in (batch.ids, model, batch.after_tool, batch.labels.get("prompt"), *flags):
         if values is not None:
             new[1:] |= values[1:] != values[:-1]
+    steady: list[str] = []
+    for name, values in batch.labels.items():
+        changed = values[1:] != values[:-1]
+        if np.count_nonzero(changed & ~new[1:]) * STEADY <= n:
+            new[1:] |= changed
+            steady.append(name)
     new[0] = True
     begin = np.flatnonzero(new)
     end, sampled = np.append(begin[1:], n), model[begin]
@@ -109,7 +118,7 @@ def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array]]:
 
     begins, unknown = (None if values is None else values[begin] for values in flags)
     rows = rows_told(batch, Told(turns > 0, lambda: late, lambda: turns, begins, unknown), at_segments)
-    return Segments(begin, end, rows["context"].astype(np.int64), sequence.astype(np.int64, copy=False)), rows
+    return Segments(begin, end, rows["context"].astype(np.int64), sequence.astype(np.int64, copy=False)), rows, steady
 
 
 def _answers(batch: TokenBatch, begin: IntArray, end: IntArray) -> IntArray:

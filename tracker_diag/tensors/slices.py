@@ -10,7 +10,6 @@ import numpy as np
 from tracker_diag.metrics.series import CONTEXT, FIRST, FIXED, NAMED_ROWS, OTHER, Dimension
 from tracker_diag.stats.arrays import Array, RowArray, namespace
 from tracker_diag.tensors.batch import TokenBatch
-from tracker_diag.tensors.given import GROUPINGS
 
 
 def size(dimension: Dimension) -> int:
@@ -100,7 +99,7 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     def everywhere(values: Array) -> Array:
         return values
 
-    rows = rows_told(batch, masks, everywhere) | rows_given(batch, names, everywhere)
+    rows = rows_told(batch, masks, everywhere) | rows_given(batch, names, batch.labels)
     return {
         dimension: xp.where(batch.model_mask, row, size(dimension)).astype(np.int32, copy=False)
         if xp is np
@@ -142,9 +141,8 @@ def rows_told(batch: TokenBatch, masks: Told, picked: Callable[[Array], Array]) 
     return rows
 
 
-def rows_given(batch: TokenBatch, names: Names, picked: Callable[[Array], Array]) -> dict[Dimension, Array]:
-    """By dimension the rows of the tokens that `picked` takes from (N,), as their labels say."""
-    given = {name: picked(values) for name, values in batch.labels.items() if name not in GROUPINGS}
+def rows_given(batch: TokenBatch, names: Names, given: Mapping[str, Array]) -> dict[Dimension, Array]:
+    """By dimension the rows of the tokens that have the labels `given`, some of those of the batch."""
     xp = namespace(batch.model_mask)
     rows: dict[Dimension, Array] = {}
     if "turn" in given:

@@ -105,6 +105,8 @@ class Rows:
         self._limit = LIMIT
         self._unread: dict[str, bool] = {}
         """Whether the values of a key are left out; empty while all are kept."""
+        self._read: list[str] = []
+        """The keys whose values are not."""
         self._top = -math.inf
         """The highest step so far."""
         self._last: dict[str, int] = {}
@@ -138,8 +140,8 @@ class Rows:
     def put_row(self, step: int, values: Mapping[str, object], where: str, clock: float | None = None) -> None:
         """Put `values`, read at `where`, under `step`; None is no value. `clock` in seconds, from any origin."""
         self.added += 1
-        if self._unread:
-            values = {key: value for key, value in values.items() if not self._unread.get(key)}
+        if self._unread and values.keys() <= self._unread.keys():
+            values = {key: values[key] for key in self._read if key in values}
         if not self._unread and set(map(type, values.values())) == {float}:
             numbers = dict(cast("Mapping[str, float]", values))
         else:
@@ -237,6 +239,7 @@ class Rows:
         keys = dict.fromkeys(key for held in self._rows.values() for key in held.values)
         read = known_keys(keys)
         self._unread = {key: key not in read for key in keys}
+        self._read = [key for key in keys if key in read]
         first: set[str] = set()
         for _, held in sorted(self._rows.items()):
             kept = {key: value for key, value in held.values.items() if not self._unread[key] or key not in first}
@@ -247,7 +250,9 @@ class Rows:
     def _is_unread(self, key: str) -> bool:
         """Whether `key` is no metric, and has a value already."""
         if key not in self._unread:
-            self._unread[key] = not known_keys([key])
+            if read := known_keys([key]):
+                self._read += read
+            self._unread[key] = not read
             return False
         return self._unread[key]
 

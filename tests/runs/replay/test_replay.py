@@ -147,7 +147,9 @@ def test_a_batch_that_cannot_be_taken_is_counted_and_the_first_is_refused(tmp_pa
     columns = {"step": steps, "sequence": steps, "position": np.tile(np.arange(4), 3), "logprob": np.full(12, -1.0)}
     table, file = pa.table({**columns, "is_model": steps != 1}), tmp_path / "t.parquet"
     pq.write_table(table, file)
-    with pytest.raises(SourceError, match=r"t\.parquet: step 0: logprobs: logprobs given, expected"):
+    with pytest.raises(
+        SourceError, match=r"t\.parquet: no columns that form a ratio pair, expected logprob and old_logprob, or "
+    ):
         replay(file)
     pq.write_table(table.append_column("old_logprob", table["logprob"]), file)
     assert replay(file).to_json()["run"]["steps"] == 3  # step 1 has no token of the model

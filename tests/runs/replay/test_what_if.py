@@ -1,9 +1,11 @@
 """What a truncation, a cut of stale tokens and whole sequences would do, against the tokens themselves."""
 
+import json
+
 import numpy as np
 import pytest
 
-from tracker_diag.runs.replay.fold import fold
+from tracker_diag.runs.replay.fold import Folded, fold
 from tracker_diag.runs.replay.what_if import WhatIf
 
 
@@ -20,7 +22,7 @@ def test_variants_are_those_of_the_tokens():
         ratio = 0.3 * rng.standard_t(3, shape)
         lag = np.broadcast_to(rng.integers(0, 4, 64)[:, None], shape)
         tensors = {"logprobs": old + ratio, "old_logprobs": old, "model_mask": np.ones(shape, bool), "policy_lag": lag}
-        totals.add_step(step, fold(tensors))
+        totals.add_step(step, Folded.of_state(json.loads(json.dumps(fold(tensors, means=True).state_dict()))))
         ratios.append(ratio)
         lags.append(lag)
     ratio, lag = np.concatenate(ratios), np.concatenate(lags)
@@ -28,6 +30,7 @@ def test_variants_are_those_of_the_tokens():
     by_name = {variant.name: variant for variant in totals.variants()}
     logged, capped = by_name["tokens, as logged"], by_name["tokens, weight at most 2"]
     fresh, whole = by_name["tokens, at most 1 updates old"], by_name["whole sequences"]
+    gspo = by_name["sequences, as GSPO"]
     assert logged.ess == pytest.approx(ess(weight), rel=0.03)
     assert logged.top == pytest.approx(np.sort(weight, axis=None)[-weight.size // 100 :].sum() / weight.sum(), rel=0.03)
     assert capped.ess == pytest.approx(ess(np.minimum(weight, 2)), rel=0.005)
@@ -36,3 +39,5 @@ def test_variants_are_those_of_the_tokens():
     assert fresh.cut == pytest.approx((lag > 1).mean())
     assert fresh.ess == pytest.approx(ess(weight[lag <= 1]), rel=0.03)
     assert whole.ess == pytest.approx(ess(np.exp(ratio.sum(1))), rel=0.05)
+    assert gspo.ess == pytest.approx(ess(np.exp(ratio.mean(1))), rel=1e-4)
+    assert gspo.count == whole.count == len(ratio)

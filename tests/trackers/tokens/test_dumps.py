@@ -39,7 +39,7 @@ def test_slimes_dumps_of_the_trainer_are_read_and_those_of_rollouts_lack_a_pair(
     ((_, given),) = read_tokens(tmp_path / "rollout")
     assert given["model_mask"].sum() == 9
     with TokenLog(tmp_path / "rollout") as log:
-        assert "pair mismatch: no, old_logprobs is missing" in log.explained()
+        assert "pair mismatch: no, old_logprob is missing" in log.explained()
 
 
 class Shell:

@@ -217,7 +217,7 @@ def test_columns_may_have_other_names_and_steps_may_be_left_out(table, tmp_path)
         "columns: step=it, sequence, position, is_model=loss_mask, logprob=lp, old_logprob, tool, env, prompt" in lines
     )
     assert "pair policy: yes" in lines
-    assert "pair mismatch: no, rollout_logprobs is missing" in lines
+    assert "pair mismatch: no, rollout_logprob is missing" in lines
     assert lines[-1] == "slices: text_only, post_tool, tool, env"
     with pytest.raises(SourceError, match="no column l"):
         TokenLog(file, columns={"logprob": "l"})
@@ -276,7 +276,30 @@ def broken_lines(table, folder):
     return r"b/rollouts\.jsonl:31: no JSON"
 
 
-BAD = (cut_off, other_columns, corrupt, wrong_values, wrong_mask, lists_of_other_lengths, broken_lines)
+def spoilt_line(table, folder, given):
+    rollouts(table, folder / "b")
+    lines = (folder / "b" / "rollouts.jsonl").read_text().splitlines()
+    lines[3] = json.dumps(json.loads(lines[3]) | {"logprob": given})
+    (folder / "b" / "rollouts.jsonl").write_text("\n".join(lines))
+    return r"b/rollouts\.jsonl:4: column logprob: "
+
+
+def short_line(table, folder):
+    return spoilt_line(table, folder, [-1.0]) + f"1 values given, expected {WIDTH}, as is_model has"
+
+
+def line_of_other_values(table, folder):
+    return spoilt_line(table, folder, ["a"] * WIDTH) + "list<.*double> expected, as in the lines before"
+
+
+def row_twice(table, folder):
+    plain(pa.concat_tables([table, table.slice(5, 1)]), folder / "b")
+    return r"1 rows are there twice, the first of them step 0, sequence 100, position 5"
+
+
+ONE_SEQUENCE = (short_line, line_of_other_values, row_twice)
+"""What is bad in one sequence alone, so that no other is left out."""
+BAD = (*ONE_SEQUENCE, cut_off, other_columns, corrupt, wrong_values, wrong_mask, lists_of_other_lengths, broken_lines)
 
 
 @pytest.mark.parametrize("spoil", BAD, ids=lambda spoil: spoil.__name__)
@@ -289,6 +312,8 @@ def test_what_is_bad_is_named_with_its_place_or_left_out_and_counted(table, tmp_
     with pytest.raises(SourceError, match=message):
         [*read_tokens(tmp_path)]
     with TokenLog(tmp_path, skip_bad=True) as log:
-        steps = [step for part in log.parts for step, _ in part.steps(None, log.skipped)]
+        steps = {step: tensors for part in log.parts for step, tensors in part.steps(None, log.skipped)}
     assert set(STEPS) <= set(steps)
     assert log.skipped.count >= 1
+    tokens = sum(len(tensors["logprobs"]) for tensors in steps.values())
+    assert spoil not in ONE_SEQUENCE or tokens == 2 * len(table) - WIDTH

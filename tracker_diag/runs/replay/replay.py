@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tracker_diag.errors import SourceError
 from tracker_diag.metrics.series import Pair
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.rules.loader import Own
@@ -14,6 +15,7 @@ from tracker_diag.runs.replay.engines import Engine, PartFolded, Work, kept, pro
 from tracker_diag.runs.replay.fold import Folded, judge
 from tracker_diag.trackers.files.read import read_metrics
 from tracker_diag.trackers.open import Source, read_run
+from tracker_diag.trackers.tokens.columns import PAIR_COLUMNS
 from tracker_diag.trackers.tokens.log import TokenLog
 from tracker_diag.trackers.tokens.skipped import Skipped
 from tracker_diag.trackers.tokens.table import Texts
@@ -67,6 +69,9 @@ def replay(
     own = read_metrics(Path(metrics)) if metrics else {}
     texts = Texts()
     with TokenLog(tokens, columns=columns, since=since, skip_bad=skip_bad) as log:
+        if not log.pairs:
+            expected = ", or ".join(" and ".join(both) for both in PAIR_COLUMNS.values())
+            raise SourceError(f"{tokens}: no columns that form a ratio pair, expected {expected}")
         monitor = Monitor(
             trackers, source=str(tokens), rules=rules, catalog=catalog, window=window, clip=clip, decode=texts.decode,
             baseline=[read_run(run) for run in baseline],
@@ -79,14 +84,15 @@ def replay(
             return None if part is None else dict(part.steps(texts, Skipped(skip_bad))).get(step)
 
         done: Done = progress(sum(part.rows for part in log.parts)) if progress else lambda _: None
-        folded = chosen(Work(clip, skip_bad), log.parts)
+        folded = chosen(Work(clip, skip_bad, means=also is not None), log.parts)
         wanted = {step: row for step, row in own.items() if since is None or step >= since}
         summary = judge(monitor, _steps(log, folded, done, also), wanted, tensors_of, str(tokens))
         left = log.skipped
     if not left.count:
         return summary
-    caveat = f"{left.count} files, row groups or lines cannot be read and are left out; the first: {left.errors[0]}"
-    return replace(summary, caveats=(*summary.caveats, caveat))
+    more = f"; and {left.count - 1} more" if left.count > 1 else ""
+    caveat = f"bad parts of the log are left out: {left.errors[0]}{more}"
+    return replace(summary, caveats=(caveat, *summary.caveats))
 
 
 def rules_on(rules: Iterable[Rule], pairs: Iterable[Pair]) -> list[str]:
@@ -96,10 +102,14 @@ def rules_on(rules: Iterable[Rule], pairs: Iterable[Pair]) -> list[str]:
 
 
 def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done, also: Also) -> Iterator[tuple[int, Folded]]:
+    taken, why = False, "no rows"
     for part, result in zip(log.parts, folded, strict=True):
         log.skipped.include(result.skipped)
         for step, state in result.steps:
+            taken, why = taken or bool(state.observed), state.rejected
             if also:
                 also(step, state)
             yield step, state
         done(part.rows)
+    if not taken:
+        raise SourceError(f"{log.source}: nothing to judge: {log.skipped.errors[0] if log.skipped.count else why}")

@@ -50,6 +50,7 @@ class WhatIf:
         self._tokens: dict[Pair, IntArray] = {}
         self._by_lag: dict[Pair, IntArray] = {}
         self._sequences: dict[Pair, IntArray] = {}
+        self._means: dict[Pair, IntArray] = {}
 
     def add_step(self, step: int, folded: Folded) -> None:
         """Take in what the tokens of a step come to."""
@@ -59,6 +60,8 @@ class WhatIf:
             _sum_into(self._sequences, pair, observation.sequence_sketch.counts[-1:])
             if "policy_lag" in observation.sketches:
                 _sum_into(self._by_lag, pair, observation.sketches["policy_lag"].counts)
+        for pair, means in folded.means.items():
+            _sum_into(self._means, pair, means.counts)
 
     def variants(self, caps: Iterable[float] = CAPS, lags: Iterable[int] = LAGS) -> list[Variant]:
         """As logged, with weights capped at each of `caps`, without tokens staler than each of `lags`, and whole.
@@ -76,6 +79,8 @@ class WhatIf:
                 of_lags = [(lag, self._by_lag[pair][: lag + 1].sum(0, keepdims=True)) for lag in lags]
                 variants += [_variant(pair, f"tokens, at most {lag} updates old", kept, total) for lag, kept in of_lags]
             variants.append(_variant(pair, "whole sequences", self._sequences[pair]))
+            if pair in self._means:
+                variants.append(_variant(pair, "sequences, as GSPO", self._means[pair]))
         return [variant for variant in variants if variant.count]
 
 

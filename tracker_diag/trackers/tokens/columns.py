@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracker_diag.errors import SourceError, UnknownName, nearest
+from tracker_diag.metrics.series import PAIRS
 
 LOGPROB_COLUMNS = {
     "logprob": "logprobs",
@@ -13,6 +14,10 @@ LOGPROB_COLUMNS = {
     "ref_logprob": "ref_logprobs",
 }
 """Columns of log-probabilities, and the arguments of `observe` that they are."""
+PAIR_COLUMNS = {
+    pair: tuple(name for name, argument in LOGPROB_COLUMNS.items() if argument in both) for pair, both in PAIRS.items()
+}
+"""The two columns that each ratio pair needs."""
 LABEL_COLUMNS = {"turn": "turn", "policy_lag": "policy_lag", "advantage": "advantages", "control": "control"}
 NAMED_COLUMNS = ("tool", "env", "prompt")
 AUDIT_COLUMNS = {

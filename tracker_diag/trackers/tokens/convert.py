@@ -31,31 +31,62 @@ MOST_OPEN = 256
 """Files that are written at once."""
 
 
-def from_rollouts(file: TokenFile, folder: Path, skipped: Skipped) -> TokenFile:
+def from_rollouts(file: TokenFile, folder: Path, renamed: Mapping[str, str], skipped: Skipped) -> TokenFile:
     """A Parquet file, in `folder`, with a row for each line of JSON: an object with a list in each column of tokens.
 
     Raises:
         SourceError: it has no rollouts, or what `skipped` raises of a line.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     target = _unused(folder)
-    lines = _objects(file, skipped)
+    lines = _objects(file, [renamed.get(name, name) for name in KINDS], skipped)
     with ExitStack() as stack:
         writer: Any = None
         while rows := list(islice(lines, LINES)):
-            try:
-                table = pa.Table.from_pylist([row for _, row in rows])
-                table = table if writer is None else table.select(writer.schema.names).cast(writer.schema)
-            except (pa.ArrowException, KeyError, ValueError) as error:
-                skipped(SourceError(f"{file.path}:{rows[0][0]}: or a line after it, other columns: {one_line(error)}"))
-                continue
-            writer = writer or stack.enter_context(pq.ParquetWriter(target, _plain(table.schema)))
-            writer.write_table(table.cast(writer.schema))
+            for table in _tables_of(file, rows, writer and writer.schema, skipped):
+                writer = writer or stack.enter_context(pq.ParquetWriter(target, table.schema))
+                writer.write_table(table)
         if writer is None:
             raise SourceError(f"{file.path}: no rollout, expected one JSON object a line")
     return TokenFile(str(target), file.known, file.name, file.stamp())
+
+
+def _tables_of(
+    file: TokenFile, rows: Sequence[tuple[int, dict[str, Any]]], schema: Any, skipped: Skipped
+) -> Iterator[Any]:
+    """Tables of `rows`, each with its line, by `schema`, or that of the first; lines that differ are `skipped`."""
+    import pyarrow as pa
+
+    try:
+        table = pa.Table.from_pylist([row for _, row in rows])
+        schema_here = schema or _plain(table.schema)
+        table = table.select(schema_here.names).cast(schema_here)
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        (line, row), n = rows[0], len(rows) // 2
+        if n == 0:
+            skipped(SourceError(f"{file.path}:{line}: {_misfit(row, schema) or one_line(error)}"))
+            return
+        for part in (rows[:n], rows[n:]):
+            for table in _tables_of(file, part, schema, skipped):
+                schema = table.schema
+                yield table
+    else:
+        yield table
+
+
+def _misfit(row: Mapping[str, Any], schema: Any) -> str:
+    """The first column of `row` that is not as in the lines before, which had `schema`."""
+    import pyarrow as pa
+
+    for field in schema or ():
+        if field.name not in row:
+            return f"column {field.name} is missing"
+        try:
+            pa.array([row[field.name]]).cast(field.type)
+        except pa.ArrowException as error:
+            return f"column {field.name}: {field.type} expected, as in the lines before: {one_line(error)}"
+    return ""
 
 
 def _plain(schema: Any) -> Any:
@@ -71,7 +102,8 @@ def _plain(schema: Any) -> Any:
     return pa.schema([pa.field(field.name, widened(field.type)) for field in schema])
 
 
-def _objects(file: TokenFile, skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
+def _objects(file: TokenFile, names: Sequence[str], skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of the lines, with their numbers, whose lists in the columns `names` all have one length."""
     with file.open() as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -81,10 +113,16 @@ def _objects(file: TokenFile, skipped: Skipped) -> Iterator[tuple[int, dict[str,
             except (ValueError, RecursionError) as error:
                 skipped(SourceError(f"{file.path}:{number}: no JSON: {one_line(error)}"))
                 continue
-            if isinstance(row, dict):
-                yield number, row
-            else:
+            if not isinstance(row, dict):
                 skipped(SourceError(f"{file.path}:{number}: {type(row).__name__} given, expected an object"))
+                continue
+            lengths = {name: len(row[name]) for name in names if isinstance(row.get(name), list)}
+            (anchor, n), *others = [*lengths.items()] or [("", 0)]
+            if wrong := next((name for name, given in others if given != n), ""):
+                what = f"{lengths[wrong]} values given, expected {n}, as {anchor} has"
+                skipped(SourceError(f"{file.path}:{number}: column {wrong}: {what}"))
+            else:
+                yield number, row
 
 
 def from_tensors(file: TokenFile, folder: Path, renamed: Mapping[str, str]) -> TokenFile:

@@ -54,7 +54,10 @@ class TokenFile:
         try:
             return fsspec.open(self.path, "rb").open()
         except (OSError, ValueError) as error:
-            raise SourceError(f"{self.name}: {one_line(getattr(error, 'strerror', None) or error)}") from error
+            what = getattr(error, "strerror", None) or (
+                "No such file" if isinstance(error, FileNotFoundError) else error
+            )
+            raise SourceError(f"{self.name}: {one_line(what)}") from error
 
     def stamp(self) -> str:
         """What changes when the rows do: name, size, and when the file was written or its tag."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag.errors import SourceError
-from tracker_diag.metrics.series import PAIRS, Pair
-from tracker_diag.trackers.tokens.columns import IMPLIED, LOGPROB_COLUMNS
+from tracker_diag.metrics.series import Pair
+from tracker_diag.trackers.tokens.columns import IMPLIED, PAIR_COLUMNS
 from tracker_diag.trackers.tokens.convert import from_rollouts, from_tensors, in_order
 from tracker_diag.trackers.tokens.files import ROLLOUTS, TENSORS, TokenFile, files_of
 from tracker_diag.trackers.tokens.plan import Piece, TablePart, cut, is_scattered, pieces_of
@@ -81,12 +81,12 @@ class TokenLog:
         if not self._pieces:
             return [*lines, "prime-rl's token exports: slices by environment", "pair mismatch: yes"]
         layout = self._pieces[0].layout
-        names, have = self._names_there(), self._logprobs()
+        names = self._names_there()
         lines.append(f"rows: {'a sequence each, with lists' if layout.nested else 'a token each'}")
         columns = (name if name == theirs else f"{name}={theirs}" for name, theirs in layout.names.items())
         lines.append(f"columns: {', '.join(columns)}")
-        for pair, (new, old) in PAIRS.items():
-            lacking = [name for name in (new, old) if name not in have]
+        for pair, both in PAIR_COLUMNS.items():
+            lacking = [name for name in both if name not in names]
             no = f"no, {' and '.join(lacking)} {'are' if len(lacking) > 1 else 'is'} missing"
             lines.append(f"pair {pair}: {no if lacking else 'yes'}")
         slices = [name for name in ("tool", "env", "turn", "policy_lag", "advantage", "control") if name in names]
@@ -98,14 +98,11 @@ class TokenLog:
         """The ratio pairs whose log-probabilities are there."""
         if not self._pieces:
             return ("mismatch",)
-        have = self._logprobs()
-        return tuple(pair for pair, both in PAIRS.items() if have.issuperset(both))
+        names = self._names_there()
+        return tuple(pair for pair, both in PAIR_COLUMNS.items() if names.issuperset(both))
 
     def _names_there(self) -> set[str]:
         return {*self._pieces[0].layout.names, *self._pieces[0].file.known}
-
-    def _logprobs(self) -> set[str]:
-        return {argument for name, argument in LOGPROB_COLUMNS.items() if name in self._names_there()}
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -151,7 +148,7 @@ class TokenLog:
             return file
         self.converted = f"{file.kind} files are converted to Parquet on this disk first"
         if file.kind in ROLLOUTS:
-            return from_rollouts(file, self._scratch(), self.skipped)
+            return from_rollouts(file, self._scratch(), self._columns, self.skipped)
         return from_tensors(file, self._scratch(), self._columns)
 
     def _names(self, file: TokenFile) -> Mapping[str, str]:

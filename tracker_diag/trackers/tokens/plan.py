@@ -42,15 +42,16 @@ class Piece:
         """File and row group, for errors."""
         return f"{self.file.name}: row group {self.number}"
 
-    def table(self) -> Any:
-        """Its rows, a token each, with our names and types.
+    def table(self, *, of_one_step: bool = False) -> Any:
+        """Its rows, a token each, with our names and types; without a step that the path says, if `of_one_step`.
 
         Raises:
             SourceError: what is wrong with it.
         """
+        known = {name: value for name, value in self.file.known.items() if name != "step" or not of_one_step}
         with opened(self.file, self.layout.coded) as table, reading(self.where):
             rows = table.read_row_group(self.number, columns=[*self.layout.names.values()], use_threads=False)
-        return typed(self.where, rows, self.layout, self.file.known, self.start)
+        return typed(self.where, rows, self.layout, known, self.start)
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,10 @@ class TablePart:
                 with reading(at):
                     whole = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
                 tables.clear()
-                yield from by_step(at, whole, texts, self.first if self.first == self.last else None)
+                yield from by_step(at, whole, texts, skipped, self.first if self.first == self.last else None)
 
     def _rows_of(self, piece: Piece) -> Any:
-        rows = piece.table()
+        rows = piece.table(of_one_step=self.first == self.last)
         if self.first <= piece.first and piece.last <= self.last:
             return rows
         steps = rows["step"].to_numpy()
@@ -133,7 +134,7 @@ def opened(file: TokenFile, coded: Sequence[str] = ()) -> Iterator[Any]:
         # Arrow reads a file of this machine itself; through Python it takes longer.
         source = handle if "://" in file.path else file.path
         try:
-            table = pq.ParquetFile(source, read_dictionary=list(coded))
+            table = pq.ParquetFile(source, read_dictionary=list(coded), pre_buffer=source is handle)
         except (OSError, pa.ArrowException) as error:
             raise SourceError(f"{file.name}: no Parquet file, or cut off: {one_line(error)}") from error
         with table:
