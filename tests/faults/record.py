@@ -7,7 +7,8 @@ Trains the fresh runs of plan.py and tool_plan.py that build/fresh does not have
 them with the rules of this checkout. `--runs` takes only the first runs of plan.py. `--door` has the runs of
 tests/benchmarks/door.py, as it keeps them; `--public` the clones that public_logs.py reads. No rule may have changed
 between those runs and this command. Give other seeds whenever a rule was changed after a look at these runs. With
-`--rules`, these rules get a new record, and all others keep theirs.
+`--rules`, these rules get a new record, and all others keep theirs. Which rules must be silent, so that all of them
+together alarm rarely enough, is decided on all runs alone.
 """
 
 import argparse
@@ -186,6 +187,8 @@ def main() -> None:
     tensors = list(at_the_door(arguments.door)) if arguments.door else []
     public = list(published(arguments.public)) if arguments.public else []
     new = counted([*planted, *tensors, *public])
+    # Public logs are not made after a rule's last change.
+    silent = demoted([*planted, *tensors], new)
     corpora = {
         "trainings": f"{_corpus(planted, 'trainings')}, seeds from {arguments.first_seed:,}",
         "tensors": _corpus(tensors, "runs of drawn tensors through the monitor"),
@@ -194,15 +197,8 @@ def main() -> None:
     if arguments.rules:
         chosen, what = sorted(arguments.rules), "; ".join(corpora.values())
         corpora = records().corpora | {", ".join(chosen): what}
-        new = records().rules | {name: new[name] for name in chosen if name in new}
-    # Public logs are not made after a rule's last change.
-    silent = demoted([*planted, *tensors], {name: new[name] for name in heard(new)})
+        new, silent = records().rules | {name: new[name] for name in chosen if name in new}, records().demoted
     write(Records(format=1, made=datetime.now(UTC).date().isoformat(), corpora=corpora, demoted=silent, rules=new))
-
-
-def heard(rules: Mapping[str, Record]) -> list[str]:
-    """Rules whose record is of their present form."""
-    return [rule.id for rule in catalog() if rule.id in rules and rules[rule.id].hash == hash_of(rule)]
 
 
 def _corpus(runs: list[Judged], what: str) -> str:
