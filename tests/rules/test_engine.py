@@ -8,6 +8,7 @@ from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.incidents import incidents
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.observed import Observed
@@ -213,10 +214,10 @@ def test_first_break_is_the_earliest_onset_then_the_diagnostic_order():
     policy = rule(id="ZZZ002", name="b", link="policy_update")
     engine = Engine([policy, reward])
     run(engine, [1, 0])
-    assert first_break(engine.findings).rule.id == "ZZZ001"
+    assert first_break(incidents(engine.findings)).rule.id == "ZZZ001"
     quiet = Engine([rule(severity="info")])
     run(quiet, [0])
-    assert first_break(quiet.findings) is None
+    assert first_break(incidents(quiet.findings)) is None
 
 
 def test_not_with_a_missing_series_is_unknown():

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import tracker_diag as td
 from tracker_diag.cli.app import app
+from tracker_diag.rules.incidents import incidents
 from tracker_diag.rules.logged import LiveFinding, live_findings
 from tracker_diag.rules.triage import first_break
 from tracker_diag.trackers.files.write import JsonlTracker
@@ -151,7 +152,7 @@ def test_both_verdicts_on_the_demos_arms(  # noqa: PLR0917  # fixtures
         found = td.diagnose(td.read_run(source))
         again = found.summary.first_break
         # What needs more than is logged is reported as blind, not left out: POL005 reads χ², which no tracker has.
-        first = first_break([one for one in live.findings if one.rule.id not in found.summary.blind])
+        first = first_break(incidents([one for one in live.findings if one.rule.id not in found.summary.blind]))
         assert (again and (again.rule.id, again.slice)) == (first and (first.rule.id, first.slice)), name
         assert first is None or abs(again.onset - first.onset) <= 3, name
         assert fired(found.summary.findings).keys() <= fired(live.findings).keys(), name
