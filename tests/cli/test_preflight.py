@@ -36,7 +36,7 @@ def table(tmp_path):
         ids = np.where(position == width - 1, 2, rng.integers(10, 99, n * width))
         columns = {
             "step": np.zeros(n * width, int), "sequence": np.repeat(np.arange(n), width), "position": position,
-            "is_model": model, "in_loss": model, "old_logprob": trainer, "token_id": ids, "sampled_id": ids,
+            "is_model": model, "in_loss": model, "old_logprob": trainer, "token_id": ids,
             "rollout_logprob": trainer - 0.02 * rng.normal(size=n * width),
             "logprob_again": trainer - 0.02 * rng.normal(size=n * width),
         }  # fmt: skip
@@ -53,7 +53,6 @@ TABLE_CHECKS = (
     "mask_tools",
     "mask_coverage",
     "mask_end",
-    "retokenisation",
     "batch_form",
     "sampler_step0",
 )
@@ -65,10 +64,8 @@ def test_a_token_table_is_audited(table):
     everything = np.ones(8 * 24, bool)
     found = checks("--tokens", table(in_loss=everything), "--eos-id", 2)
     assert {name for name in TABLE_CHECKS if found[name]["status"] == "fail"} == {"mask_prompt", "mask_tools"}
-    found = checks("--tokens", table(sampled_id=np.arange(8 * 24)))
-    assert found["retokenisation"]["values"] == {"differing": 8}
-    found = checks("--tokens", table(in_loss=None, sampled_id=None, logprob_again=None))
-    assert found["mask_tools"]["status"] == found["retokenisation"]["status"] == "not checked"
+    found = checks("--tokens", table(in_loss=None, logprob_again=None))
+    assert found["mask_tools"]["status"] == "not checked"
     assert found["sampler_step0"]["status"] == "pass"
 
 
@@ -93,14 +90,6 @@ def test_samples_settings_and_memory_come_from_files(tmp_path):
     passing = ("reward_histogram", "reward_sign", "reward_groups", "critic_fit", "memory")
     assert {found[name]["status"] for name in passing} == {"pass"}
     assert found["evaluation_complete"]["status"] == "fail"
-
-
-def test_pairs_come_from_samples_too(tmp_path):
-    samples = tmp_path / "pairs.jsonl"
-    samples.write_text(json.dumps({"chosen": "So.", "rejected": "No.", "chosen_score": 0, "rejected_score": 1}) + "\n")
-    found = checks("--samples", samples)
-    assert found["pairs_order"]["status"] == "fail"
-    assert found["reward_histogram"]["status"] == "not checked"
 
 
 @pytest.fixture
@@ -128,7 +117,7 @@ def test_the_terminal_says_it_and_the_exit_code_as_well(tmp_path):
     (tmp_path / "m.yaml").write_text("{device_gib: 8, actor: 7.0e9}")
     result = run("--memory", tmp_path / "m.yaml")
     assert result.exit_code == 1
-    assert result.stdout.startswith("tracker_diag: preflight: 1 failed, 0 passed, 27 not checked")
+    assert result.stdout.startswith("tracker_diag: preflight: 1 failed, 0 passed, 25 not checked")
     (tmp_path / "m.yaml").write_text("{device_gib: 800, actor: 7000000000}")
     assert run("--memory", tmp_path / "m.yaml").exit_code == 0
 

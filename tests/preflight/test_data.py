@@ -10,8 +10,6 @@ import torch
 
 import tracker_diag as td
 from tracker_diag.errors import BatchError, DiagError
-from tracker_diag.preflight.masks import ids_check
-from tracker_diag.preflight.preferences import order_check
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("setups.py"))))
 MASKS = ("mask_padding", "mask_prompt", "mask_tools", "mask_coverage", "mask_end")
@@ -143,31 +141,3 @@ def test_arrays_that_do_not_fit_together_are_refused():
         td.preflight(batch={"loss_mask": np.ones((0, 40), int)})
     with pytest.raises(DiagError, match="batch: list given, expected a mapping"):
         td.preflight(batch=[1, 2])
-
-
-def test_ids_are_compared_sequence_by_sequence():
-    assert ids_check([[1, 2], [3]], [[1, 2], [3]]).status == "pass"
-    assert ids_check([torch.tensor([1, 2])], [np.array([1, 2])]).status == "pass"
-    assert ids_check([[1, 2], [3]], [[1, 2], [3, 4]]).reason.endswith("sequence 1 from token 1 on")
-    assert ids_check([[1, 2, 3]], [[1, 9, 3]]).values == {"differing": 1}
-    assert ids_check([], []).status == "not checked"
-    with pytest.raises(BatchError, match="trained_ids: 1 sequences given, expected 2"):
-        ids_check([[1], [2]], [[1]])
-
-
-def pair(**given):
-    return {"chosen": "So.", "rejected": "No."} | given
-
-
-def order(*pairs):
-    return order_check(pairs).status
-
-
-def test_an_order_needs_scores_and_bears_some_noise():
-    noisy = [pair(chosen_score=float(i % 5 > 0), rejected_score=0.5) for i in range(20)]
-    assert order(*noisy) == "pass"
-    assert order(pair(chosen_score=float("nan"), rejected_score=1.0)) == "fail"
-    for pairs in ([], [pair()], [pair(chosen_score=1.0, rejected_score=1.0)]):
-        assert order(*pairs) == "not checked"
-    with pytest.raises(BatchError, match=r"preferences\[1\]: a pair without rejected given"):
-        td.preflight(preferences=[pair(), {"chosen": "So."}])
