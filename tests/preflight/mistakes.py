@@ -86,12 +86,12 @@ def without_end(given):
 
 
 def divides_by_zero(rewards, groups):
-    found = np.zeros(len(rewards))
+    result = np.zeros(len(rewards))
     for group in np.unique(groups):
-        of = rewards[groups == group]
+        part = rewards[groups == group]
         with np.errstate(invalid="ignore"):
-            found[groups == group] = (of - of.mean()) / of.std()
-    return found
+            result[groups == group] = (part - part.mean()) / part.std()
+    return result
 
 
 B = clean.batch()

@@ -89,11 +89,11 @@ def grpo():
 
 
 def normalised(rewards, groups):
-    found = np.zeros(len(rewards))
+    result = np.zeros(len(rewards))
     for group in np.unique(groups):
-        of = rewards[groups == group]
-        found[groups == group] = (of - of.mean()) / (of.std() + 1e-4)
-    return found
+        part = rewards[groups == group]
+        result[groups == group] = (part - part.mean()) / (part.std() + 1e-4)
+    return result
 
 
 def rollout():

@@ -42,7 +42,7 @@ def test_a_monitor_and_a_judge_alone_say_the_same():
     monitor.expect(160)
     for step, row in rows():
         monitor.log(row, step)
-    assert [state(one) for one in judge.findings] == [state(one) for one in monitor.summary().findings] != []
+    assert [state(item) for item in judge.findings] == [state(item) for item in monitor.summary().findings] != []
     assert notices
 
 
@@ -72,7 +72,7 @@ def test_a_judge_that_continues_from_a_state_says_the_same(cut):
     second.know(everything[0][1].metrics)
     second.load_state_dict(first.state_dict(), StepInputs())
     judge_steps(second, everything[cut:])
-    assert [state(one) for one in second.findings] == [state(one) for one in whole.findings]
+    assert [state(item) for item in second.findings] == [state(item) for item in whole.findings]
 
 
 def test_of_a_metric_that_comes_twice_in_a_step_the_first_value_counts():

@@ -112,8 +112,8 @@ def test_what_one_pair_or_slice_does_explains_nothing_of_another():
 
 def test_a_cause_that_is_itself_explained_leaves_the_root():
     a, b, c = rule("AAA001"), rule("BBB001", inhibits=("AAA001",)), rule("CCC001", inhibits=("BBB001",))
-    found = [finding(a, 100, 110), finding(b, 102, 112), finding(c, 104, 114)]
-    for order in itertools.permutations(found):
+    result = [finding(a, 100, 110), finding(b, 102, 112), finding(c, 104, 114)]
+    for order in itertools.permutations(result):
         assert first_break(incidents(order)).rule is c
 
 
@@ -130,14 +130,14 @@ def test_what_only_an_info_explains_is_still_the_first_break():
 def test_the_level_of_a_run_is_that_of_its_worst_incident():
     cause, damage = finding(rule("AAA001", "policy_update"), 10, 20), finding(rule("OUT001", "outcome"), 30, 40)
 
-    def summary(*found):
-        return Summary("x", 50, 0, 49, found, {}, ())
+    def summary(*result):
+        return Summary("x", 50, 0, 49, result, {}, ())
 
     assert summary().level is None
     assert summary(cause).level == summary(damage).level == "warn"
     assert summary(cause, damage).level == "error"
-    told = summary(cause, damage).to_json()
-    assert [one["damage"] for one in told["incidents"]] == [
+    messages = summary(cause, damage).to_json()
+    assert [item["damage"] for item in messages["incidents"]] == [
         [{"rule": "OUT001", "pair": None, "slice": "all", "onset": 30}]
     ]
 
@@ -145,10 +145,10 @@ def test_the_level_of_a_run_is_that_of_its_worst_incident():
 def test_what_another_rule_covers_is_explained_and_not_healthy():
     high = {"signals": {"high": {"kind": "threshold", "series": {"metric": "kl"}, "above": 1}}, "when": ["high"]}
     low = {"signals": {"low": {"kind": "threshold", "series": {"metric": "kl"}, "below": 1}}, "when": ["low"]}
-    told = {"title": "x", "summary": "x"}
+    messages = {"title": "x", "summary": "x"}
     engine = Engine([
-        Rule(id="AAA001", **told, **high, inhibits=["BBB001"]), Rule(id="BBB001", **told, **low),
-        Rule(id="CCC001", **told, **low),
+        Rule(id="AAA001", **messages, **high, inhibits=["BBB001"]), Rule(id="BBB001", **messages, **low),
+        Rule(id="CCC001", **messages, **low),
     ])  # fmt: skip
     engine.evaluate(Observed(0, {"kl": Scalar("kl", 2.0)}))
     summary = Summary.of_engine(engine, "x", 1, 0, 0)
@@ -157,31 +157,31 @@ def test_what_another_rule_covers_is_explained_and_not_healthy():
 
 
 def test_no_rule_of_the_catalogue_explains_itself_through_others():
-    inhibits = {one.id: set(one.inhibits) for one in catalog()}
+    inhibits = {item.id: set(item.inhibits) for item in catalog()}
     for id, explained in inhibits.items():
         reached, new = set(), explained
         while new:
             reached |= new
-            new = {further for one in new for further in inhibits[one]} - reached
+            new = {further for item in new for further in inhibits[item]} - reached
         assert id not in reached
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", WALKTHROUGHS, ids=lambda file: file.stem)
 def test_a_walkthrough_of_the_guide_comes_out_as_it_is_told(file):
-    told = yaml.safe_load(file.read_text())
-    columns = {name: series(notation) for name, notation in told["series"].items()}
+    messages = yaml.safe_load(file.read_text())
+    columns = {name: series(notation) for name, notation in messages["series"].items()}
     (steps,) = {len(values) for values in columns.values()}
-    engine = Engine(catalog(), GrowthSettings(expected_steps=steps), told["algorithm"])
+    engine = Engine(catalog(), GrowthSettings(expected_steps=steps), messages["algorithm"])
     for step in range(steps):
         now = {name: Scalar(name, values[step]) for name, values in columns.items()}
-        engine.evaluate(Observed(step, now, config=told["config"]))
+        engine.evaluate(Observed(step, now, config=messages["config"]))
     summary = Summary.of_engine(engine, "a walkthrough", steps, 0, steps - 1)
     first = summary.first_break
     loud = [f for f in summary.findings if f.fired is not None and f.rule.severity != "info"]
-    assert [{"rule": f.rule.id, "onset": f.onset} for f in loud] == told["table"]
-    assert first.rule.id == told["first_break"]
-    assert set(told["healthy"]) <= set(summary.healthy)
+    assert [{"rule": f.rule.id, "onset": f.onset} for f in loud] == messages["table"]
+    assert first.rule.id == messages["first_break"]
+    assert set(messages["healthy"]) <= set(summary.healthy)
     remedy = iter(first.rule.remedy)
-    for part in told["remedy"]:  # in this order, cheapest check first
+    for part in messages["remedy"]:  # in this order, cheapest check first
         assert any(part in line for line in remedy), part

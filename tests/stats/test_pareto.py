@@ -79,9 +79,9 @@ def test_of_log_ratios_that_are_all_nearly_the_same_it_is_right_or_unknown(n, me
     """N(0.5, 0.003) has a k̂ of −0.09, and had one of +0.77: the bins there are as wide as all of it."""
     for _ in range(5):
         r = rng.normal(mean, sd, n)
-        found = pareto_k_of(counts(r))
-        assert math.isnan(found) or found == pytest.approx(exact(r), abs=0.08)
-        assert math.isnan(found) <= (sd < abs(mean) / 20)
+        result = pareto_k_of(counts(r))
+        assert math.isnan(result) or result == pytest.approx(exact(r), abs=0.08)
+        assert math.isnan(result) <= (sd < abs(mean) / 20)
 
 
 @pytest.mark.parametrize("scale", [0.003, 0.01, 0.02, 0.05, 0.1, 0.3])
