@@ -11,7 +11,6 @@ the sampler's, all updates count.
 """
 
 import json
-import logging
 import os
 import socket
 import threading
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 UNSENT = 16
 """Updates that a worker keeps while its mailbox is slow."""
-
-_log = logging.getLogger("tracker_diag")
 
 
 class Message(TypedDict):
