@@ -60,7 +60,11 @@ class Saved:
                 self._write(folder)
 
     def find(self, folder: str | Path) -> bool:
-        """Training continues from the checkpoint in `folder`: whether its state was loaded; a warning if not."""
+        """Training continues from the checkpoint in `folder`: load its state, or warn that there is none.
+
+        Returns:
+            Whether there was one that could be used.
+        """
         with self._monitor.guard("integration_errors"):
             saved = _state_in(folder, self._rank)
             return resume(self._monitor, saved, f"{file_of(folder, self._rank)} is not there")

@@ -145,12 +145,12 @@ def test_packed_tokens_are_sliced_by_context_and_by_the_version_that_sampled_the
     actor = an_actor()
     actor.engine.drift = 0.01
     one_step(actor, made(rng))
-    result = counted(monitor, "mismatch")
+    found = counted(monitor, "mismatch")
     lengths = [RESPONSE - row % 3 for row in range(ROWS)]
-    assert result["text_only"] == result["policy_lag:2"] == ROWS // 2 * 8 + sum(lengths[ROWS // 2 :])
-    assert result["post_tool"] == result["policy_lag:0"] == sum(n - 12 for n in lengths[: ROWS // 2])
-    assert result["advantage:positive"] + result["advantage:negative"] <= result["all"]
-    assert counted(monitor, "policy") == counted(monitor, "reference") == result
+    assert found["text_only"] == found["policy_lag:2"] == ROWS // 2 * 8 + sum(lengths[ROWS // 2 :])
+    assert found["post_tool"] == found["policy_lag:0"] == sum(n - 12 for n in lengths[: ROWS // 2])
+    assert found["advantage:positive"] + found["advantage:negative"] <= found["all"]
+    assert counted(monitor, "policy") == counted(monitor, "reference") == found
 
 
 def test_tokens_that_rejection_takes_out_of_the_loss_are_seen(monitor, rng):
@@ -292,7 +292,7 @@ def test_of_ranks_that_have_the_same_sequences_the_first_is_looked_at(monkeypatc
     job(trainer, rank, data=data, head=rank % 2 == 0)
     monitor = tracker_diag_areal.attach(trainer)
     assert hooked(trainer) == (rank % 2 == 0, rank % 2 == 0)
-    assert [tracker.name for tracker in monitor.trackers] == (["jsonl"] if rank == 0 else [])
+    assert [one.name for one in monitor.trackers] == (["jsonl"] if rank == 0 else [])
     if rank % 2 == 0:
         ranks = monitor._run.intake._ranks
         assert (ranks._rank, len(ranks._others)) == (data[0], 1 if rank == 0 else 0)
@@ -344,7 +344,7 @@ def test_two_ranks_are_seen_as_one_process_would_see_them_and_train_as_without_u
             assert ours == {name: counted(alone, pair, column)[name] for name in ours}
     assert counted(alone, "mismatch")["post_tool"]
     assert alerted("POL001") == {"wandb", "webhook"}
-    assert ["(POL001" in item["title"] for item in alerted.told].count(True) == 1  # by one process
+    assert ["(POL001" in one["title"] for one in alerted.told].count(True) == 1  # by one process
 
 
 @pytest.mark.matrix("areal", "real modules, made tensors")
