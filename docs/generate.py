@@ -20,7 +20,7 @@ from tracker_diag.metrics.aliases import file_of, frameworks
 from tracker_diag.metrics.own import HEALTH, OWN, SAMPLED
 from tracker_diag.metrics.registry import TRAINING, Metric
 from tracker_diag.metrics.statistics import STATISTICS
-from tracker_diag.rules.new import SCHEMA, schema
+from tracker_diag.rules.model import SCHEMA, schema
 from tracker_diag.rules.signals import AnySignal
 from tracker_diag.rules.signals.base import Signal
 

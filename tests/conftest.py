@@ -225,8 +225,8 @@ def trackio_runs(request):
 
         def rows(self, name="run"):
             """Step and values of each row, in the order in which they were written; run it once finished."""
-            found = self.select("SELECT step, metrics FROM metrics WHERE run_name = ? ORDER BY id", name)
-            return [(step, orjson.loads(metrics)) for step, metrics in found]
+            result = self.select("SELECT step, metrics FROM metrics WHERE run_name = ? ORDER BY id", name)
+            return [(step, orjson.loads(metrics)) for step, metrics in result]
 
     yield Runs()
     if trackio.context_vars.current_run.get():

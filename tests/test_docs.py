@@ -41,8 +41,8 @@ def test_the_evidence_page_is_made_from_its_results():
 def test_what_guards_do_to_training_is_told_from_its_results():
     runs = json.loads((ROOT / "docs" / "guards.json").read_text())
     assert GUARDS["part"](runs) in (ROOT / "docs" / "guards.md").read_text(), "run `make guards-study`"
-    told = {(run["case"], run["guard"], run["seed"]) for run in runs}
-    assert len(told) == len(runs) == 8 * 20
+    messages = {(run["case"], run["guard"], run["seed"]) for run in runs}
+    assert len(messages) == len(runs) == 8 * 20
 
 
 @pytest.mark.parametrize("row", SIMULATED["healthy"], ids=lambda row: row["algorithm"])
@@ -65,8 +65,8 @@ def test_simulated_failures_of_each_link_are_named_rightly(link):
 
 def test_the_simulated_failures_are_those_that_the_page_tells():
     failures = runpy.run_path(str(ROOT / "tests" / "rules" / "failures.py"))["FAILURES"]
-    told = {row["name"]: (row["link"], row["names"], row["first_names"]) for row in SIMULATED["failures"]}
-    assert told == {name: (of.link, sorted(of.named), sorted(of.first)) for name, of in failures.items()}
+    messages = {row["name"]: (row["link"], row["names"], row["first_names"]) for row in SIMULATED["failures"]}
+    assert messages == {name: (part.link, sorted(part.named), sorted(part.first)) for name, part in failures.items()}
     for row in SIMULATED["failures"]:
         assert len(row["misses"]) <= (row["runs"] - row["named"]) + (row["runs"] - row["first"])
 

@@ -228,8 +228,8 @@ def test_secrets_of_the_environment_are_not_told(monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "a key/with+signs")
     monkeypatch.setenv("TRACKER_DIAG_NOTIFY", "slack://first-of-two mail://second-of-two")
     monkeypatch.setenv("TOKENIZER_PATH", "/models/tokenizer")
-    told = without_secrets(
+    messages = without_secrets(
         "no answer from slack://first-of-two, mail://second-of-two; http://me:word@host/?X-Amz-Signature=abc&y=1 of "
         "/models/tokenizer"
     )
-    assert told == "no answer from ***, ***; http://***@host/?X-Amz-Signature=***&y=1 of /models/tokenizer"
+    assert messages == "no answer from ***, ***; http://***@host/?X-Amz-Signature=***&y=1 of /models/tokenizer"

@@ -192,9 +192,9 @@ def test_a_wheel_says_whether_it_was_built_with_a_compiler(compiler, kind, count
     code = "import tracker_diag as td; print(td.__file__); td.Monitor().explain()"
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     command = [sys.executable, "-c", code]
-    said = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
-    assert said.startswith(str(tmp_path / "site"))
-    assert f"counted by {counts}" in said
+    output = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+    assert output.startswith(str(tmp_path / "site"))
+    assert f"counted by {counts}" in output
 
 
 @pytest.mark.nightly
@@ -219,8 +219,8 @@ def test_each_extra_is_all_that_its_part_needs(extra, built_wheel, metrics, tmp_
     install = [sys.executable, "-m", "pip", "--python", environment, "install", "--no-index", "--no-deps"]
     subprocess.run([*install, "--force-reinstall", built_wheel], check=True, capture_output=True, cwd=tmp_path)
     code = f"import sys, {MODULES[extra]}; print(*sorted({{*{tuple(MODULES.values())}}} & {{*sys.modules}}))"
-    found = subprocess.run([environment / "bin" / "python", "-c", code], check=True, capture_output=True, text=True)
-    assert found.stdout.split() == [MODULES[extra]]
+    results = subprocess.run([environment / "bin" / "python", "-c", code], check=True, capture_output=True, text=True)
+    assert results.stdout.split() == [MODULES[extra]]
     command = [environment / "bin" / "tracker-diag", "diagnose", metrics, "--json"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
     assert json.loads(printed)["first_break"]["rule"] == "NUM004"

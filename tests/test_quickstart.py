@@ -69,8 +69,8 @@ FRAGMENTS = {
     "guards 1": RUN + EXAMPLE + "loader = [example_batch(step) for step in range(3)]\n"
     "metrics, lr, kl_coef = {'reward': 1}, 1, 0\nsave = load = update = lambda *_, **__: None\n",
     "guards 2": "output_dir = 'out'\ntrain = lambda *_, **__: None\n",
-    "own-rules 1": RUN + "from tracker_diag.cli.app import app\n"
-    "app(['rules', 'new', 'ACM001', 'rules'], standalone_mode=False)\n",
+    "own-rules 1": RUN
+    + "from pathlib import Path\nfrom tests.rules.texts import write_own\nwrite_own(Path('rules'))\n",
     "postmortem 1": RUN,
     "replay 1": EXAMPLE + "steps = [(step, [example_batch(step)]) for step in range(3)]\n",
     "trackers 1": "import tracker_diag as td\n",
@@ -139,7 +139,7 @@ def test_a_fragment_whose_framework_is_missing_is_untested(block):
 
 
 def test_the_examples_of_rules_and_guards_are_sound(tmp_path):
-    rule, signals, _ = blocks(ROOT / "docs" / "own-rules.md", "yaml")
+    rule, _, signals, _ = blocks(ROOT / "docs" / "own-rules.md", "yaml")
     names = re.findall(r"^  (\w+):", signals, re.MULTILINE)
     every = rule.split("signals:")[0] + signals + f"when: {json.dumps(names)}\nsummary: bad\npairs: [policy]\n"
     (tmp_path / "ACM001.yaml").write_text(rule)

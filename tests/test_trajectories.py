@@ -32,12 +32,14 @@ def watched(*told, steps=70):
             tensors, about = batch_of(step)
             monitor.observe(**tensors, **{name: about[name] for name in told})
             monitor.log({"reward": 0.5}, step)
-    firing = {(one.rule.id, one.slice) for one in captured.summary.findings if one.rule.severity != "info"}
+    firing = {
+        (finding.rule.id, finding.slice) for finding in captured.summary.findings if finding.rule.severity != "info"
+    }
     return firing, captured.summary.caveats, counts(captured)
 
 
 def counts(captured):
-    (table,) = (one for one in captured.tables if one.name == "diag/slices")
+    (table,) = (item for item in captured.tables if item.name == "diag/slices")
     at = table.columns.index("count")
     return {row[1]: row[at] for row in table.rows if row[0] == "policy"}
 
@@ -57,7 +59,7 @@ def test_where_nobody_says_which_turn_a_row_is_nothing_is_blamed_on_text_or_tool
     assert firing
     assert {slice for _, slice in firing} == {"all"}
     assert seen[UNKNOWN] == seen["all"]
-    assert any("of 100% of the tokens nobody has said whether a tool result" in one for one in caveats)
+    assert any("of 100% of the tokens nobody has said whether a tool result" in caveat for caveat in caveats)
 
 
 @pytest.mark.nightly
@@ -76,7 +78,7 @@ def test_only_sequences_that_share_their_trajectory_are_unknown(on, names):
     model = np.array([[1, 1, 0, 1], [1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 1, 1]], bool)
     zero = np.zeros(model.shape, np.float32)
     given = {"logprobs": zero + 0.1, "old_logprobs": zero, "model_mask": model}
-    ids = [names(one) for one in (5, 7, 5, 9)]
+    ids = [names(item) for item in (5, 7, 5, 9)]
     if "packed" in on:
         given = {name: value.reshape(-1) for name, value in given.items()}
         given["sequence_ids"] = np.repeat(np.arange(4), 4)
@@ -102,7 +104,7 @@ def test_a_negative_turn_is_unknown_and_nan_there_is_told_of(caplog):
             monitor.log({}, step)
     assert "of 4 of 12 model tokens nobody has said whether a tool result comes before them" in caplog.text
     assert (counts(captured)["text_only"], counts(captured)["post_tool"], counts(captured)[UNKNOWN]) == (8, 8, 4)
-    assert any("log-ratio of policy on unknown" in str(one) for _, one in captured.findings)
+    assert any("log-ratio of policy on unknown" in str(item) for _, item in captured.findings)
 
 
 @pytest.mark.slow

@@ -68,14 +68,14 @@ def main(mode, rank, world, folder):
     late = monitor._run.intake.missing or {}  # the rule that says so waits for more steps than these
     missing = {str(other.number): steps for other, steps in late.items()}
     table = monitor.slices_table()
-    found = {
+    result = {
         "table": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
-        "failures": [str(one) for one in monitor.failures],
+        "failures": [str(failure) for failure in monitor.failures],
         "missing": missing,
         "steps": monitor.summary().steps,
         "health": {name: n for name, n in monitor.health.items() if n},
     }
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+    (folder / f"{rank}.json").write_text(json.dumps(result))
     if mode == "whole":
         dist.barrier()
         dist.destroy_process_group()

@@ -56,7 +56,7 @@ def test_a_run_of_mlflow_judges_the_next_one_from_its_first_step(mlflow_store, m
     _, ill = run(1, 0.125, baseline=f"mlflow:{known}@{mlflow_store}")
     assert fired(ill) == [("POL001", "post_tool", 6)]
     (finding,) = ill.findings
-    grows = next(one for one in finding.evidence if one.signal == "post_tool_tail_grows_each_step")
+    grows = next(item for item in finding.evidence if item.signal == "post_tool_tail_grows_each_step")
     assert (finding.onset, grows.baseline) == (0, pytest.approx(0.1, rel=0.1))
     assert "too early" not in str(ill.caveats)
 
@@ -73,10 +73,10 @@ def test_only_an_ill_run_is_alarmed_and_only_by_earlier_ones(good, make_batch, p
 
 @pytest.mark.nightly
 def test_more_runs_tell_what_one_alone_does_not(good, make_batch):
-    for baseline, found in ((good[:1], False), (good, True)):
-        with Monitor(baseline=[read_run(one) for one in baseline]) as monitor:
+    for baseline, result in ((good[:1], False), (good, True)):
+        with Monitor(baseline=[read_run(item) for item in baseline]) as monitor:
             train(monitor, make_batch, 7, 0.075, range(60))
-        assert bool(monitor.summary().findings) is found
+        assert bool(monitor.summary().findings) is result
 
 
 @pytest.mark.nightly
@@ -115,10 +115,10 @@ def test_pairs_that_the_earlier_runs_lack_are_said_at_once(good, make_batch, cap
     capturing = CapturingTracker()
     monitor = Monitor([capturing], baseline=[read_run(good[0])])
     train(monitor, make_batch, 7, 0.05, range(10), pairs=("reference",))
-    said = "baseline 1 earlier run to judge nothing, as they have policy alone: "
-    assert said in " ".join(" ".join(event for _, event in capturing.events).split())
+    output = "baseline 1 earlier run to judge nothing, as they have policy alone: "
+    assert output in " ".join(" ".join(event for _, event in capturing.events).split())
     monitor.explain()
-    assert said in shown(capsys)
+    assert output in shown(capsys)
     assert "10 of 65 steps" in str(monitor.summary().caveats)
 
 

@@ -83,9 +83,9 @@ def test_without_a_tracker_a_folder_stands_for_it_and_one_line_says_so(monitor, 
     assert not kit.add_active(monitor, sees=sees)
     assert not kit.add_active(monitor, sees=sees)
     (tracker,) = monitor.trackers
-    said = capsys.readouterr().err
-    assert said.count("writes to") == 1
-    assert f"see it with tracker-diag diagnose {tracker.source}; looks for policy, mismatch (" in " ".join(said.split())
+    text = capsys.readouterr().err
+    assert text.count("writes to") == 1
+    assert f"see it with tracker-diag diagnose {tracker.source}; looks for policy, mismatch (" in " ".join(text.split())
     monitor.log({"reward": 0.5}, 3)
     monitor.close()
     lines = [json.loads(line) for line in (tracker.folder / "metrics.jsonl").read_text().splitlines()]
@@ -106,9 +106,9 @@ def test_the_line_says_what_is_blind_and_a_promised_pair_that_does_not_come_is_t
         "env": "its name",
     }
     kit.add_active(monitor, sees=sees, blind={"reference": "set beta above 0"})
-    said = " ".join(capsys.readouterr().err.split())
-    assert "; looks for policy, mismatch (" in said
-    assert "; by post_tool, env; blind for reference: set beta above 0" in said
+    text = " ".join(capsys.readouterr().err.split())
+    assert "; looks for policy, mismatch (" in text
+    assert "; by post_tool, env; blind for reference: set beta above 0" in text
     for step in range(12):
         old = np.random.default_rng(step).uniform(-3, -1, (8, 8))
         model = np.ones(old.shape, bool)
@@ -116,8 +116,8 @@ def test_the_line_says_what_is_blind_and_a_promised_pair_that_does_not_come_is_t
         monitor.log({}, step)
         monitor.log({"reward": 0.5}, step)
         assert len(caplog.records) == (step >= 5)
-    (told,) = (record.message for record in caplog.records)
-    assert told.startswith(
+    (messages,) = (record.message for record in caplog.records)
+    assert messages.startswith(
         "5 steps were logged, and no tensors have come of: policy, seen with num_iterations above 1."
     )
 
@@ -134,9 +134,9 @@ def test_what_the_settings_leave_out_is_seen_by_setting_it(monitor, capsys, monk
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
     kit.add_active(monitor, sees={"policy, reference": "always"}, blind={"reference": "set beta above 0"})
     monitor.log({"reward": 0.5}, 0)
-    said = said_by(monitor, capsys)
-    assert "policy no logprobs and old_logprobs observed" in said
-    assert "reference not seen with these settings; set beta above 0" in said
+    text = said_by(monitor, capsys)
+    assert "policy no logprobs and old_logprobs observed" in text
+    assert "reference not seen with these settings; set beta above 0" in text
     blind = monitor.summary().blind
     assert "reference: not seen with these settings; set beta above 0" in map(str, blind["POL002"])
     opens = dict(remedies(blind))
@@ -152,13 +152,13 @@ def test_what_the_settings_leave_out_is_seen_by_setting_it(monitor, capsys, monk
 def test_of_a_trainer_that_has_no_tokens_none_are_asked_for(monitor, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
     kit.add_active(monitor, sees={"metrics": "all"}, blind=dict.fromkeys(PAIRS), tools=False)
-    said = " ".join(capsys.readouterr().err.split())
-    assert "looks for" not in said
-    assert "blind" not in said
+    text = " ".join(capsys.readouterr().err.split())
+    assert "looks for" not in text
+    assert "blind" not in text
     monitor.log({"reward": 0.5}, 0)
-    said = said_by(monitor, capsys)
-    assert said.count("not seen with this trainer") == len(PAIRS)
-    assert "observe(" not in said
+    text = said_by(monitor, capsys)
+    assert text.count("not seen with this trainer") == len(PAIRS)
+    assert "observe(" not in text
     (caveat,) = monitor.summary().caveats
     assert caveat.endswith("no rule has seen a tail, as this trainer has none with these settings")
 
@@ -170,9 +170,9 @@ def test_where_there_are_no_tools_none_are_missed(monitor, capsys, monkeypatch, 
     new = rng.uniform(-3, -1, (8, 8))
     monitor.observe(logprobs=new, old_logprobs=new + 0.1 * rng.normal(size=new.shape), model_mask=new < 0)
     monitor.log({"reward": 0.5}, 0)
-    said = said_by(monitor, capsys)
-    assert "policy 0 tokens after a tool, 64 before any" in said
-    assert "if the agent calls tools" not in said
+    text = said_by(monitor, capsys)
+    assert "policy 0 tokens after a tool, 64 before any" in text
+    assert "if the agent calls tools" not in text
     assert not any("tool" in caveat for caveat in monitor.summary().caveats)
 
 
@@ -228,8 +228,8 @@ def test_people_are_told_and_a_writer_of_the_framework_is_written_to_once_howeve
         monitor.log({"loss": 1.0 if step < 4 else math.nan}, step)
     monitor.close()
     writer.close()
-    (told,) = receive.state.got
-    assert (told["level"], told["step"]) == ("error", 4)
+    (messages,) = receive.state.got
+    assert (messages["level"], messages["step"]) == ("error", 4)
     events = EventAccumulator(str(tmp_path / "run/diag"))
     events.Reload()
     assert events.Scalars("diag/rule/NUM004")[-1].value == FIRING
@@ -259,8 +259,8 @@ def test_of_a_framework_that_has_changed_no_hook_stays_and_it_is_told_once(monit
         went_on.append(True)
     assert not vars(trainer)
     assert not went_on
-    (told,) = caplog.messages
-    assert told == (
+    (message,) = caplog.messages
+    assert message == (
         f"pydantic {version('pydantic')} is not a tested version (1.10): Trainer.log(data, step): takes no metrics, as "
         "the tested versions do. Consequence: nothing of it is watched. Training continues. Install a tested version "
         "to have it watched."
@@ -279,9 +279,9 @@ def test_of_a_framework_that_has_changed_no_hook_stays_and_it_is_told_once(monit
 def test_whatever_is_gone_or_called_otherwise_is_a_change_too(touch, said, caplog):
     with kit.unless_changed("no-such-trainer", "a1b2c3d, read, not run", "no ratios are seen"):
         touch()
-    (told,) = caplog.messages
-    assert told.startswith(f"no-such-trainer unknown is not a tested version (a1b2c3d, read, not run): {said}")
-    assert "Consequence: no ratios are seen." in told
+    (message,) = caplog.messages
+    assert message.startswith(f"no-such-trainer unknown is not a tested version (a1b2c3d, read, not run): {said}")
+    assert "Consequence: no ratios are seen." in message
 
 
 def test_of_several_parts_the_one_that_has_changed_is_off_and_the_others_stay(monitor, caplog):
@@ -294,7 +294,7 @@ def test_of_several_parts_the_one_that_has_changed_is_off_and_the_others_stay(mo
         on.callback(after(trainer, "no_such_loss", (), lambda *given: None, monitor))
     trainer.log(1, 2), trainer.loss(3)
     assert seen == ["log"]
-    assert ["ratios are not seen" in one for one in caplog.messages] == [True]
+    assert ["ratios are not seen" in message for message in caplog.messages] == [True]
     hooks.close()
     assert not vars(trainer)
 
@@ -331,15 +331,15 @@ def test_what_is_watched_is_so_until_its_monitor_is_closed_or_it_is_gone(monitor
         pass
 
     trainer, unreferenced = Trainer(), SimpleNamespace()
-    for one in (trainer, unreferenced):
-        assert kit.watching(one, monitor) is None
-        kit.watch_once(one, monitor, "TRL")
+    for item in (trainer, unreferenced):
+        assert kit.watching(item, monitor) is None
+        kit.watch_once(item, monitor, "TRL")
         assert monitor.framework == "TRL"
-        assert kit.watching(one, None) is kit.watching(one, monitor) is monitor
+        assert kit.watching(item, None) is kit.watching(item, monitor) is monitor
         with pytest.raises(DiagError, match="monitor: another one given"):
-            kit.watching(one, Monitor())
+            kit.watching(item, Monitor())
     gone = weakref.ref(trainer)
-    del trainer, one
+    del trainer, item
     assert gone() is None  # nothing of ours keeps it
     monitor.close()
     assert kit.watching(unreferenced, Monitor()) is None
@@ -360,11 +360,11 @@ def test_a_batch_before_its_update_has_two_pairs_and_no_policy(rng):
     monitor.log({}, 0)
     table = monitor.slices_table()
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    found = {row["pair"]: row for row in rows if row["slice"] == "all"}
-    assert {pair: row["count"] for pair, row in found.items()} == {"mismatch": 2048, "reference": 2048}
-    assert found["mismatch"]["modified_fraction"] == 1
-    assert found["mismatch"]["p50"] == pytest.approx(0.1, rel=0.01)
-    assert found["reference"]["p50"] == pytest.approx(0.2, rel=0.01)
+    result = {row["pair"]: row for row in rows if row["slice"] == "all"}
+    assert {pair: row["count"] for pair, row in result.items()} == {"mismatch": 2048, "reference": 2048}
+    assert result["mismatch"]["modified_fraction"] == 1
+    assert result["mismatch"]["p50"] == pytest.approx(0.1, rel=0.01)
+    assert result["reference"]["p50"] == pytest.approx(0.2, rel=0.01)
 
 
 def test_a_pair_without_its_second_one_is_left_out(monitor):

@@ -23,7 +23,10 @@ def train(monitor, steps, saved=None, at=None, folder=None):
 
 
 def told(monitor):
-    return [(one.rule.id, one.slice, one.onset, one.fired, one.state) for one in monitor.summary().findings]
+    return [
+        (finding.rule.id, finding.slice, finding.onset, finding.fired, finding.state)
+        for finding in monitor.summary().findings
+    ]
 
 
 @pytest.mark.nightly
@@ -46,9 +49,9 @@ def test_a_checkpoint_without_a_state_is_told_once_in_the_log_and_in_the_run(tmp
     monitor = Monitor([tracker])
     assert not Saved(monitor).find(tmp_path)
     train(monitor, range(3))
-    said = f"{tmp_path / 'tracker_diag_0.json'} is not there: the diagnostics of the resumed run begin anew"
-    assert [one for one in caplog.messages if "begin anew" in one] == [said]
-    assert monitor.events == [(0, f"new baseline: {said}")]
+    text = f"{tmp_path / 'tracker_diag_0.json'} is not there: the diagnostics of the resumed run begin anew"
+    assert [message for message in caplog.messages if "begin anew" in message] == [text]
+    assert monitor.events == [(0, f"new baseline: {text}")]
     assert monitor.failures == []
 
 
@@ -73,7 +76,7 @@ def test_a_damaged_state_or_one_of_another_version_is_told_and_training_goes_on(
     assert not Saved(monitor).find(tmp_path)
     train(monitor, range(3))
     assert monitor.step == 2
-    assert any("begin anew" in one for one in caplog.messages)
+    assert any("begin anew" in message for message in caplog.messages)
     assert monitor.health["integration_errors"] <= 1
 
 
@@ -128,7 +131,7 @@ def test_a_folder_in_a_cloud_is_told_once_and_left_alone(tmp_path, monkeypatch, 
     saved = Saved(Monitor())
     saved.put("s3://bucket/step_1")
     saved.put("s3://bucket/step_2")
-    assert ["s3://bucket/step_1 is no folder here" in one for one in caplog.messages] == [True]
+    assert ["s3://bucket/step_1 is no folder here" in message for message in caplog.messages] == [True]
     assert list(tmp_path.iterdir()) == []
 
 

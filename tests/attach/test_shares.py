@@ -28,8 +28,8 @@ def job(mode, folder):
         )
         for number in range(2)
     ]  # fmt: skip
-    said = [process.communicate(timeout=240)[1] for process in started]
-    return [process.returncode for process in started], said, folder
+    output = [process.communicate(timeout=240)[1] for process in started]
+    return [process.returncode for process in started], output, folder
 
 
 def read(folder, number):
@@ -43,19 +43,19 @@ def counted(rows):
 
 @pytest.mark.nightly
 def test_rank_0_has_the_windows_of_one_process_with_all_sequences(tmp_path):
-    codes, said, folder = job("whole", tmp_path)
-    assert codes == [0, 0], said
+    codes, output, folder = job("whole", tmp_path)
+    assert codes == [0, 0], output
     first, second = (read(folder, number) for number in range(2))
     assert first["failures"] == second["failures"] == []
     assert first["missing"] == {}  # a rank that had nothing at one step was heard of
-    one = Monitor(window=rank.STEPS)
+    monitor = Monitor(window=rank.STEPS)
     for step in range(rank.STEPS):
-        one.observe(**rank.batch(step, 0))
+        monitor.observe(**rank.batch(step, 0))
         if step != rank.NOTHING:
-            one.observe(**rank.batch(step, 1))
-        one.log({}, step)
-    one.close()
-    table = one.slices_table()
+            monitor.observe(**rank.batch(step, 1))
+        monitor.log({}, step)
+    monitor.close()
+    table = monitor.slices_table()
     expected = counted(dict(zip(table.columns, row, strict=True)) for row in table.rows)
     assert counted(first["table"]) == expected
     assert {"text_only", "post_tool"} <= {name for _, name in expected}
@@ -64,8 +64,8 @@ def test_rank_0_has_the_windows_of_one_process_with_all_sequences(tmp_path):
 
 @pytest.mark.nightly
 def test_a_rank_that_is_killed_holds_up_nobody_and_is_told_as_missing(tmp_path):
-    codes, said, folder = job("dies", tmp_path)
-    assert codes == [0, -signal.SIGKILL], said
+    codes, output, folder = job("dies", tmp_path)
+    assert codes == [0, -signal.SIGKILL], output
     first = read(folder, 0)
     assert first["failures"] == []
     assert first["steps"] == rank.STEPS
@@ -91,5 +91,5 @@ def test_a_store_that_fails_costs_a_rank_nothing_and_is_counted():
         rank.until(lambda: not ranks._thread._calls)  # there is no door: a trainer never waits for them
     share.stepped(3)
     share.monitor.close()
-    assert {str(one) for one in share.monitor.failures} == {"rank_errors: RuntimeError: the store is gone"}
+    assert {str(failure) for failure in share.monitor.failures} == {"rank_errors: RuntimeError: the store is gone"}
     assert set(+share.monitor.health) == {"rank_errors"}

@@ -22,7 +22,7 @@ def step(model, optimizer, scale=1.0):
 
 
 def weights(model):
-    return [one.detach().clone() for one in model.parameters()]
+    return [parameter.detach().clone() for parameter in model.parameters()]
 
 
 def same(one, other):

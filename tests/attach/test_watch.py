@@ -43,7 +43,7 @@ def test_runs_of_mlflow_that_begin_end_and_nest(mlflow_store, watcher, make_batc
     client = mlflow.MlflowClient()
     for outer in ids[::2]:
         assert points(client, outer, "diag/policy/text_only/p95") == [0, 1, 2]
-    states = [client.get_run(one).data.tags["diag.alert.state"] for one in ids]
+    states = [client.get_run(item).data.tags["diag.alert.state"] for item in ids]
     assert states == ["ok", "ok", "error", "ok"]
 
 
@@ -90,8 +90,8 @@ def test_tensors_without_a_run_are_told_once(watcher, make_batch, rng, caplog):
     with caplog.at_level(logging.WARNING, "tracker_diag"):
         for _ in range(3):
             watcher.observe(**make_batch(rng))
-    (told,) = (record.message for record in caplog.records)
-    assert told.startswith("tensors were observed while no run of mlflow or trackio or wandb is underway")
+    (messages,) = (record.message for record in caplog.records)
+    assert messages.startswith("tensors were observed while no run of mlflow or trackio or wandb is underway")
 
 
 def test_a_tracker_that_is_imported_later(tmp_path, journals):

@@ -42,9 +42,9 @@ def job(world=2, **settings):
 
 
 def sent(*recorders):
-    for one in recorders:
-        one.send()
-        one.close()
+    for item in recorders:
+        item.send()
+        item.close()
 
 
 def state(watched):
@@ -60,8 +60,8 @@ def test_what_ranks_sketch_is_bit_for_bit_what_one_process_observes(order):
     watched, _, workers, recorders = job(3)
     for step in range(4):
         losses = [loss(rng, 0.05 * (step + 1)) for _ in recorders]
-        for one in losses:
-            alone.observe(**one)
+        for item in losses:
+            alone.observe(**item)
         for rank in order:
             recorders[rank].observe(**losses[rank])
             recorders[rank].updated()
@@ -81,12 +81,12 @@ def test_what_is_clipped_is_what_the_trainer_clips(clip):
     rng = np.random.default_rng(0)
     alone, watched = Monitor(clip=clip), Monitor(clip=clip)
     workers = Workers(watched)
-    one = Recorder(0, 1, workers.receive)
+    item = Recorder(0, 1, workers.receive)
     for step in range(4):
         given = loss(rng, 0.2, 0.4)
         alone.observe(**given)
-        one.observe(**given, clip=clip)
-        sent(one)
+        item.observe(**given, clip=clip)
+        sent(item)
         workers.take_in()
         alone.log({}, step)
         watched.log({}, step)
@@ -107,12 +107,12 @@ def count(watched, slice="all"):
 def test_the_first_of_several_updates_counts_only_where_the_old_policy_is_another(fresh, counted):
     """Two micro-batches an update here; the first update has ratios of 1 where its old log-probabilities are fresh."""
     rng = np.random.default_rng(0)
-    watched, _, workers, (one,) = job(1, fresh=fresh)
+    watched, _, workers, (item,) = job(1, fresh=fresh)
     for update in range(4):
-        one.observe(**loss(rng, 0.3 * (update > 0)))
-        one.observe(**loss(rng, 0.3 * (update > 0)))
-        one.updated()
-    sent(one)
+        item.observe(**loss(rng, 0.3 * (update > 0)))
+        item.observe(**loss(rng, 0.3 * (update > 0)))
+        item.updated()
+    sent(item)
     workers.take_in()
     watched.log({}, 1)
     tokens = ROWS * WIDTH - ROWS // 2 * 4
@@ -120,10 +120,10 @@ def test_the_first_of_several_updates_counts_only_where_the_old_policy_is_anothe
 
 
 def test_with_a_single_update_the_first_is_all_there_is():
-    watched, _, workers, (one,) = job(1)
-    one.observe(**loss(np.random.default_rng(0), 0.0))
-    one.updated()
-    sent(one)
+    watched, _, workers, (item,) = job(1)
+    item.observe(**loss(np.random.default_rng(0), 0.0))
+    item.updated()
+    sent(item)
     workers.take_in()
     watched.log({}, 1)
     assert count(watched) == ROWS * WIDTH - ROWS // 2 * 4
@@ -131,9 +131,9 @@ def test_with_a_single_update_the_first_is_all_there_is():
 
 def test_of_ranks_in_a_row_that_send_the_same_tokens_the_first_counts():
     watched, _, workers, recorders = job(4, every=2)
-    for rank, one in enumerate(recorders):
-        one.observe(**loss(np.random.default_rng(rank // 2)))
-        sent(one)
+    for rank, item in enumerate(recorders):
+        item.observe(**loss(np.random.default_rng(rank // 2)))
+        sent(item)
     workers.take_in()
     watched.log({}, 1)
     assert count(watched) == 2 * (ROWS * WIDTH - ROWS // 2 * 4)
@@ -143,18 +143,18 @@ def test_of_ranks_in_a_row_that_send_the_same_tokens_the_first_counts():
 @pytest.mark.parametrize("send", [False, True])
 def test_a_step_of_any_optimizer_of_torch_ends_an_update(send):
     rng, tokens = np.random.default_rng(0), ROWS * WIDTH - ROWS // 2 * 4
-    watched, _, workers, (one,) = job(1, each=send)
+    watched, _, workers, (item,) = job(1, each=send)
     model = torch.nn.Linear(1, 1)
     optimizers = [torch.optim.SGD(model.parameters(), 0.1), torch.optim.AdamW(model.parameters())]
-    off = one.hear_optimizers(send=send)
+    off = item.hear_optimizers(send=send)
     for _ in range(3):
-        one.observe(**loss(rng))
-        one.observe(**loss(rng))
+        item.observe(**loss(rng))
+        item.observe(**loss(rng))
         for optimizer in optimizers:  # as of a model in parts
             optimizer.step()
     off()
     optimizers[0].step()
-    sent(one)
+    sent(item)
     workers.take_in()
     watched.log({}, 1)
     assert count(watched) == 4 * tokens
@@ -162,10 +162,10 @@ def test_a_step_of_any_optimizer_of_torch_ends_an_update(send):
 
 def test_where_gaps_may_be_rejected_tokens_the_context_is_unknown():
     rng = np.random.default_rng(0)
-    watched, _, workers, (one,) = job(1, gaps=False)
+    watched, _, workers, (item,) = job(1, gaps=False)
     given = loss(rng)
-    one.observe(**given)
-    sent(one)
+    item.observe(**given)
+    sent(item)
     workers.take_in()
     watched.log({}, 1)
     assert count(watched, "post_tool") in (None, 0)
@@ -177,38 +177,38 @@ def test_without_context_all_that_is_no_slice_of_context_stays():
     from tracker_diag.tensors.batch import TokenBatch
     from tracker_diag.tensors.slices import Names, label
 
-    batch = TokenBatch.validated(**{name: one.detach() for name, one in loss(np.random.default_rng(1)).items()})
-    one = Observation.reduced(batch, "policy", label(batch, Names()))
-    bare = one.without_context()
-    assert np.array_equal(bare.sketches["context"].counts.sum(0), one.sketches["context"].counts.sum(0))
-    assert np.array_equal(bare.sketches["advantage"].counts, one.sketches["advantage"].counts)
-    assert np.array_equal(bare.sequences.array()[:, -1], one.sequences.array()[:, -1])
-    assert bare.tokens.n.tolist() == [0, 0, one.tokens.n.sum()]
-    assert bare.tokens.total[-1] == pytest.approx(one.tokens.total.sum(), rel=1e-12)
+    batch = TokenBatch.validated(**{name: item.detach() for name, item in loss(np.random.default_rng(1)).items()})
+    item = Observation.reduced(batch, "policy", label(batch, Names()))
+    bare = item.without_context()
+    assert np.array_equal(bare.sketches["context"].counts.sum(0), item.sketches["context"].counts.sum(0))
+    assert np.array_equal(bare.sketches["advantage"].counts, item.sketches["advantage"].counts)
+    assert np.array_equal(bare.sequences.array()[:, -1], item.sequences.array()[:, -1])
+    assert bare.tokens.n.tolist() == [0, 0, item.tokens.n.sum()]
+    assert bare.tokens.total[-1] == pytest.approx(item.tokens.total.sum(), rel=1e-12)
     merged = bare + bare
-    assert merged.tokens.n[-1] == 2 * one.tokens.n.sum()
+    assert merged.tokens.n[-1] == 2 * item.tokens.n.sum()
 
 
 @pytest.mark.slow
 def test_a_rank_that_dies_is_missing_and_the_others_go_on():
     rng = np.random.default_rng(0)
-    watched, captured, workers, (one, other) = job(2)
+    watched, captured, workers, (item, other) = job(2)
     for step in range(30):
-        one.observe(**loss(rng))
-        sent(one)
+        item.observe(**loss(rng))
+        sent(item)
         if step < 5:
             other.observe(**loss(rng))
             sent(other)
         workers.take_in()
         watched.log({}, step)
-    assert "RES007" in {found.rule.id for _, found in captured.findings}
+    assert "RES007" in {result.rule.id for _, result in captured.findings}
 
 
 def test_a_rank_that_starts_anew_goes_on_and_nothing_is_said_to_be_lost():
     rng = np.random.default_rng(0)
-    watched, _, workers, (one, other) = job(2)
+    watched, _, workers, (item, other) = job(2)
     for step in range(6):
-        for rank in (one, other):
+        for rank in (item, other):
             rank.observe(**loss(rng))
             sent(rank)
         if step == 2:
@@ -223,10 +223,10 @@ def test_updates_that_never_come_are_counted_as_lost():
     rng = np.random.default_rng(0)
     watched, _, workers, _ = job(1)
     kept = []
-    one = Recorder(0, 1, kept.append)
+    item = Recorder(0, 1, kept.append)
     for _ in range(5):
-        one.observe(**loss(rng))
-        sent(one)
+        item.observe(**loss(rng))
+        sent(item)
     for message in (kept[0], kept[4]):
         workers.receive(message)
     workers.take_in()
@@ -237,14 +237,14 @@ def test_updates_that_never_come_are_counted_as_lost():
 @pytest.mark.slow
 def test_a_rank_without_a_trained_token_is_heard_of_and_adds_nothing():
     rng = np.random.default_rng(0)
-    watched, captured, workers, (one, other) = job(2)
+    watched, captured, workers, (item, other) = job(2)
     empty = loss(rng)
     empty["model_mask"] = torch.zeros_like(empty["model_mask"])
     given = loss(rng)
     for step in range(12):
-        one.observe(**given)
+        item.observe(**given)
         other.observe(**empty)
-        sent(one, other)
+        sent(item, other)
         workers.take_in()
         watched.log({}, step)
     assert watched.health["rank_errors"] == 0
@@ -254,13 +254,13 @@ def test_a_rank_without_a_trained_token_is_heard_of_and_adds_nothing():
 
 def test_a_loss_that_does_not_fit_is_told_to_the_monitor_and_the_next_one_counts():
     rng = np.random.default_rng(0)
-    watched, _, workers, (one,) = job(1)
+    watched, _, workers, (item,) = job(1)
     bad = loss(rng)
     bad["model_mask"] = bad["model_mask"][:, :-1]
-    one.observe(**bad)
-    one.observe(logprobs="none of it")
-    one.observe(**loss(rng))
-    sent(one)
+    item.observe(**bad)
+    item.observe(logprobs="none of it")
+    item.observe(**loss(rng))
+    sent(item)
     workers.take_in()
     watched.log({}, 1)
     assert watched.health["rank_errors"] == 2
@@ -273,9 +273,9 @@ def test_a_damaged_message_costs_itself_alone():
     watched, _, workers, _ = job(2)
     messages = []
     for rank in range(2):
-        one = Recorder(rank, 2, messages.append)
-        one.observe(**loss(rng))
-        sent(one)
+        item = Recorder(rank, 2, messages.append)
+        item.observe(**loss(rng))
+        sent(item)
     broken = json.loads(zlib.decompress(messages[0]))
     broken["first"]["policy"]["sums"] = []
     for message in (zlib.compress(json.dumps(broken).encode()), messages[1]):
@@ -292,15 +292,15 @@ def test_the_loss_and_its_gradient_are_bitwise_those_without_a_recorder():
     def run(recorder):
         tensors = copy.deepcopy(given)
         ratio = (tensors["logprobs"] - tensors["old_logprobs"]).exp()
-        of = -(ratio * tensors["advantages"])[tensors["model_mask"]].mean()
+        part = -(ratio * tensors["advantages"])[tensors["model_mask"]].mean()
         if recorder:
             recorder.observe(**tensors)
-        of.backward()
-        return of, tensors["logprobs"].grad
+        part.backward()
+        return part, tensors["logprobs"].grad
 
     state = torch.get_rng_state()
-    _, _, _, (one,) = job(1)
-    ours, theirs = run(one), run(None)
+    _, _, _, (item,) = job(1)
+    ours, theirs = run(item), run(None)
     assert torch.equal(ours[0], theirs[0])
     assert torch.equal(ours[1], theirs[1])
     assert torch.equal(state, torch.get_rng_state())
@@ -309,11 +309,11 @@ def test_the_loss_and_its_gradient_are_bitwise_those_without_a_recorder():
 def test_a_message_is_of_a_few_kilobytes_whatever_the_batch():
     rng = np.random.default_rng(0)
     kept = []
-    one = Recorder(0, 1, kept.append)
+    item = Recorder(0, 1, kept.append)
     for _ in range(20):
-        one.observe(**loss(rng))
-        one.updated()
-    sent(one)
+        item.observe(**loss(rng))
+        item.updated()
+    sent(item)
     assert len(kept[0]) < 64_000
     assert set(json.loads(zlib.decompress(kept[0]))["rest"]) == {"policy"}
 
@@ -325,11 +325,11 @@ def test_a_slow_mailbox_delays_no_loss():
         gate.wait(60)
         got.append(message)
 
-    one = Recorder(0, 1, slow)
+    item = Recorder(0, 1, slow)
     for _ in range(40):
-        one.observe(**loss(rng))
-        one.send()
+        item.observe(**loss(rng))
+        item.send()
     assert got == []  # all calls have come back, while nothing was sent
     gate.set()
-    one.close(60)
+    item.close(60)
     assert 0 < len(got) <= 17  # the others were dropped

@@ -82,10 +82,10 @@ def contenders(r: Any, row: Any, slices: int) -> dict[str, Callable[[], Any]]:
     tensor, tensor_row, levels = torch.from_numpy(r), torch.from_numpy(row), torch.tensor(LEVELS)
 
     def ours() -> list[list[float]]:
-        (found,) = sketch(r, [row], [slices])
-        return [quantiles(found.counts[i].sum(axis=0), LEVELS) for i in range(slices)]
+        (results,) = sketch(r, [row], [slices])
+        return [quantiles(results.counts[i].sum(axis=0), LEVELS) for i in range(slices)]
 
-    found: dict[str, Callable[[], Any]] = {
+    results: dict[str, Callable[[], Any]] = {
         "sketch": ours,
         "by numpy": by_numpy(ours),
         "np.percentile": lambda: [np.percentile(np.abs(r[row == i]), [100 * q for q in LEVELS]) for i in range(slices)],
@@ -93,13 +93,13 @@ def contenders(r: Any, row: Any, slices: int) -> dict[str, Callable[[], Any]]:
         "memcpy": lambda: np.copyto(target, r),
     }
     if len(r) > 1 << 20:  # torch refuses more than 2^24 values, and its time a token only grows until then
-        del found["torch.quantile"]
-    return found
+        del results["torch.quantile"]
+    return results
 
 
 def sketch_against_others() -> list[dict[str, Any]]:
     """Nanoseconds a token of five quantiles of each slice, by ours and by what it is compared with."""
-    found = []
+    results = []
     for n in (1 << 16, 1 << 20, 1 << 24):
         for slices in (2, 8):
             r, row = tokens(n, slices)
@@ -108,13 +108,13 @@ def sketch_against_others() -> list[dict[str, Any]]:
             exact = [np.quantile(np.abs(r[row == i]), LEVELS, method="lower") for i in range(slices)]
             error = float(np.max(np.abs(np.array(calls["sketch"]()) / np.array(exact) - 1)))
             each = {name: taken / n * 1e9 for name, taken in seconds.items()}
-            found.append({"tokens": n, "slices": slices, "error": error} | each)
-    return found
+            results.append({"tokens": n, "slices": slices, "error": error} | each)
+    return results
 
 
 def accuracy() -> dict[str, float]:
     """Largest relative error of the weights' statistics against float64, and k̂ of the sketch against arviz-stats."""
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for n in (1000, 100_000, 1_000_000):
         for scale in (0.01, 0.1, 1.0):
             r = (scale * np.random.default_rng(n).standard_t(3, n)).clip(-20, 20).astype(np.float32)
@@ -127,7 +127,7 @@ def accuracy() -> dict[str, float]:
                 "kl_k3": np.mean(np.expm1(exact) - exact),
             }
             for name, true in brute.items():
-                found[name] = max(found.get(name, 0), abs(float(getattr(sums, name) / true) - 1))
+                results[name] = max(results.get(name, 0), abs(float(getattr(sums, name) / true) - 1))
     from runpy import run_path
 
     stats = ROOT / "tests" / "stats"
@@ -137,7 +137,7 @@ def accuracy() -> dict[str, float]:
         kind, n = name.split(", ")
         (counted,) = sketch(draws(kind, int(n)).astype(np.float32), [np.zeros(int(n), np.int32)], [1])
         off.append(abs(pareto_k_of(counted.counts[0]) - expected))
-    return found | {"k̂ max": max(off)}
+    return results | {"k̂ max": max(off)}
 
 
 def observe() -> dict[str, float]:
@@ -232,7 +232,7 @@ def tracker() -> dict[str, float]:
         run = wandb.init(project="bench", dir=folder, settings=settings)
         backends = [MlflowTracker(client, client.create_run(experiment).info.run_id), WandbTracker(run)]
         os.environ[FOLDER] = folder
-        found: dict[str, float] = {}
+        results: dict[str, float] = {}
         for backend in map(Outbox, backends):
             taken = []
             for step in range(200):
@@ -240,11 +240,11 @@ def tracker() -> dict[str, float]:
                 backend.write(step, records, time.time())
                 taken.append(time.perf_counter() - start)
                 time.sleep(0.005)
-            found[backend.name] = median(taken) * 1e3
+            results[backend.name] = median(taken) * 1e3
             backend.write(200, [End(monitor.summary(), ())], time.time())
             backend.close()
         run.finish()
-    return found | {"keys": sum(isinstance(record, Scalar) for record in records) + 1, "histograms": 6}
+    return results | {"keys": sum(isinstance(record, Scalar) for record in records) + 1, "histograms": 6}
 
 
 def replayed() -> dict[str, float]:
@@ -264,11 +264,11 @@ def replayed() -> dict[str, float]:
 
 def imported() -> dict[str, float]:
     """CPU seconds of a fresh process that imports numpy, and of one that imports the package."""
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for name in ("numpy", "tracker_diag"):
         call = lambda name=name: subprocess.run([sys.executable, "-c", f"import {name}"], check=True)
-        found[name] = median(seconds_of(call)[0] for _ in range(ROUNDS))
-    return found
+        results[name] = median(seconds_of(call)[0] for _ in range(ROUNDS))
+    return results
 
 
 def machine() -> str:

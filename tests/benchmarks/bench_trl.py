@@ -49,7 +49,7 @@ def measure(generations: int, logging_steps: int, folder: Path) -> tuple[list[li
     from tracker_diag.trackers.delivery.outbox import Outbox
 
     mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
-    found: list[list[float]] = []
+    result: list[list[float]] = []
     spent, written = [0.0], [0.0]
 
     class Alternate(TrainerCallback):
@@ -65,8 +65,8 @@ def measure(generations: int, logging_steps: int, folder: Path) -> tuple[list[li
             now, with_us = time.thread_time(), generation % 2 == 1
             if generation > WARM_UP:
                 if with_us:  # from now on: what has ended is one without
-                    found.append([])
-                found[-1] += [now - self.began, spent[0]]
+                    result.append([])
+                result[-1] += [now - self.began, spent[0]]
             if generation == WARM_UP:
                 self.kept = copy.deepcopy((trainer.model.state_dict(), trainer.optimizer.state_dict()))
                 written[0] = 0.0
@@ -104,7 +104,7 @@ def measure(generations: int, logging_steps: int, folder: Path) -> tuple[list[li
             timers.enter_context(patch.object(owner, name, timed(getattr(owner, name), into)))
         trainer.train()
     monitor.close()  # the last generation may have been one without us
-    return [pair for pair in found if len(pair) == 4], written[0]
+    return [pair for pair in result if len(pair) == 4], written[0]
 
 
 def timed(function: Any, spent: list[float]) -> Any:
@@ -141,16 +141,16 @@ def cost(generations: int, logging_steps: int) -> dict[str, float]:
 
 
 def main() -> None:
-    generations, found, show = int([*sys.argv[1:], "1000"][0]), [], Console().print
+    generations, result, show = int([*sys.argv[1:], "1000"][0]), [], Console().print
     for logging_steps in (10, 1):
-        one = cost(generations, logging_steps)
-        found.append(one)
-        show(f"TRL's GRPO on the CPU, {one['generations']} generations, every {logging_steps} steps logged")
-        ours = one["hooks"] * one["step"]
-        show(f"a step takes {one['step']:.0f} ms without us; hooks and callback {ours:.1f} ms, {one['hooks']:.2%}")
-        show(f"next to it, writing to MLflow: {one['writer']:.2%}")
-        show(f"end to end: {one['whole']:+.1%}, 95 % from {one['low']:+.1%} to {one['high']:+.1%}")
-    (ROOT / "docs" / "trl_cost.json").write_text(json.dumps(found, indent=1) + "\n")
+        item = cost(generations, logging_steps)
+        result.append(item)
+        show(f"TRL's GRPO on the CPU, {item['generations']} generations, every {logging_steps} steps logged")
+        ours = item["hooks"] * item["step"]
+        show(f"a step takes {item['step']:.0f} ms without us; hooks and callback {ours:.1f} ms, {item['hooks']:.2%}")
+        show(f"next to it, writing to MLflow: {item['writer']:.2%}")
+        show(f"end to end: {item['whole']:+.1%}, 95 % from {item['low']:+.1%} to {item['high']:+.1%}")
+    (ROOT / "docs" / "trl_cost.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -214,8 +214,8 @@ def one_of(names: tuple[str, ...], factor: float) -> Callable[..., np.ndarray]:
     """From the onset on tokens after the first tool, or all of the first environment, are `factor` times as far off."""
 
     def factors(step: int, after: np.ndarray, tool: np.ndarray, env: np.ndarray, _: Any) -> np.ndarray:
-        of = after & (tool == 0)[:, None] if names is TOOLS else np.broadcast_to((env == 0)[:, None], after.shape)
-        return np.where(of & (step >= ONSET), factor, 1.0)
+        part = after & (tool == 0)[:, None] if names is TOOLS else np.broadcast_to((env == 0)[:, None], after.shape)
+        return np.where(part & (step >= ONSET), factor, 1.0)
 
     return factors
 
@@ -380,19 +380,19 @@ def row(scenario: Scenario, results: list[dict[str, Any]]) -> dict[str, Any]:
         return {"name": scenario.name, "runs": len(results), "alarmed": len(alarmed), "by": sorted(
             {f"{rule} {name}" for rule, name, *_ in alarmed}),
             "notices": max(result["notices"] for result in results)}  # fmt: skip
-    found = [first for first in firsts if first and first[2] >= begun]
+    outcome = [first for first in firsts if first and first[2] >= begun]
     names = [(rule, scenario.slice) for rule in scenario.rules]
-    right = [first for first in found if (first[0], first[1]) in names]
-    delays = sorted(first[2] - begun + 1 for first in found)
+    right = [first for first in outcome if (first[0], first[1]) in names]
+    delays = sorted(first[2] - begun + 1 for first in outcome)
     return {
         "name": scenario.name,
         "runs": len(results),
         "early": sum(bool(first) and first[2] < begun for first in firsts),
-        "found": len(found),
+        "found": len(outcome),
         "named": len(right),
         "delay": median(delays) if delays else None,
         "late": delays[math.ceil(0.9 * len(delays)) - 1] if delays else None,
-        "else": sorted({f"{rule} {name}" for rule, name, *_ in found if (rule, name) not in names}),
+        "else": sorted({f"{rule} {name}" for rule, name, *_ in outcome if (rule, name) not in names}),
     }
 
 
@@ -404,21 +404,21 @@ def simulate(runs: int, only: str, kept: Path) -> list[dict[str, Any]]:
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.touch()
     done = {(name, seed): result for name, seed, result in map(json.loads, kept.read_text().splitlines())}
-    scenarios = [one for one in (*FAILURES, *HEALTHY) if only in one.name]
+    scenarios = [item for item in (*FAILURES, *HEALTHY) if only in item.name]
     seeds = range(FIRST_SEED, FIRST_SEED + runs)
-    left = [(one.name, seed) for seed in seeds for one in scenarios if (one.name, seed) not in done]
+    left = [(item.name, seed) for seed in seeds for item in scenarios if (item.name, seed) not in done]
     with ProcessPoolExecutor() as pool, kept.open("a") as out:
-        for of, result in zip(left, pool.map(_play, left), strict=True):
-            done[of] = result
-            out.write(json.dumps([*of, result], ensure_ascii=False) + "\n")
+        for part, result in zip(left, pool.map(_play, left), strict=True):
+            done[part] = result
+            out.write(json.dumps([*part, result], ensure_ascii=False) + "\n")
             out.flush()
-    return [row(one, [done[one.name, seed] for seed in seeds]) for one in scenarios]
+    return [row(item, [done[item.name, seed] for seed in seeds]) for item in scenarios]
 
 
 def _play(of: tuple[str, int]) -> dict[str, Any]:
     """`play`, for another process: scenarios hold functions, and are not sent."""
     name, seed = of
-    (scenario,) = (one for one in (*FAILURES, *HEALTHY) if one.name == name)
+    (scenario,) = (item for item in (*FAILURES, *HEALTHY) if item.name == name)
     return play(scenario, seed)
 
 
@@ -430,7 +430,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     rows = simulate(arguments.runs, arguments.only, arguments.kept)
-    lines = [json.dumps(one, ensure_ascii=False) for one in rows]
+    lines = [json.dumps(item, ensure_ascii=False) for item in rows]
     sys.stdout.write("\n".join(lines) + "\n")
     if arguments.out:
         arguments.out.write_text("[\n" + ",\n".join(lines) + "\n]\n")

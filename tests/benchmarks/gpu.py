@@ -51,8 +51,12 @@ def series(device: str) -> dict[str, float]:
         monitor.observe(**batch(step, device))
         monitor.log({"reward": 0.5}, step=step)
     monitor.close()
-    scalars = ((step, one) for step, records in tracker.records.items() for one in records if isinstance(one, Scalar))
-    return {f"{one.name}@{step}": one.value for step, one in scalars if not one.name.startswith("diag/health")}
+    scalars = (
+        (step, record) for step, records in tracker.records.items() for record in records if isinstance(record, Scalar)
+    )
+    return {
+        f"{record.name}@{step}": record.value for step, record in scalars if not record.name.startswith("diag/health")
+    }
 
 
 def waiting() -> dict[str, Any]:
@@ -143,7 +147,7 @@ def in_8_bits(kind: str, more: dict[str, Any]) -> dict[str, float]:
         kinds = getattr(transformers, f"{kind}ForCausalLM")
         model = kinds.from_pretrained(folder, quantization_config=settings, device_map="cuda", dtype=torch.bfloat16)
         held = torch.cuda.memory_allocated() - before
-        assert any(one.dtype == torch.float8_e4m3fn for one in model.parameters())
+        assert any(parameter.dtype == torch.float8_e4m3fn for parameter in model.parameters())
     quantised = shape | {"quantization_config": settings.to_dict()}
     return compared(held, {"actor": 1.0, "optimizer": "sgd", "reference": quantised})
 
@@ -195,7 +199,7 @@ def main() -> None:
         **waiting(),
         "memory": memories(),
     }
-    ratios = [one["ratio"] for one in result["memory"].values()]
+    ratios = [value["ratio"] for value in result["memory"].values()]
     result["memory_within_15_percent"] = f"{sum(abs(ratio - 1) <= 0.15 for ratio in ratios)} of {len(ratios)}"
     print(json.dumps(result, indent=1))  # noqa: T201
 

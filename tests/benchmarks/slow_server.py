@@ -100,14 +100,14 @@ def slow_server(folder: Path) -> Iterator[str]:
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
         command += ["--artifacts-destination", str(folder / "artifacts"), "--port", str(ports[0]), "--workers", "1"]
         started = [subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)]
-        stack.callback(lambda: [(one.terminate(), one.wait()) for one in started])
+        stack.callback(lambda: [(item.terminate(), item.wait()) for item in started])
         environment = os.environ | {"SLOW_TARGET": f"127.0.0.1:{ports[0]}"}
         started.append(subprocess.Popen([sys.executable, __file__, "--proxy", str(ports[1])], env=environment))
         address = f"http://127.0.0.1:{ports[1]}"
-        for one in (f"http://127.0.0.1:{ports[0]}", address):
+        for item in (f"http://127.0.0.1:{ports[0]}", address):
             for _ in range(600):
                 with suppress(OSError):
-                    urllib.request.urlopen(f"{one}/health", timeout=60).close()
+                    urllib.request.urlopen(f"{item}/health", timeout=60).close()
                     break
                 time.sleep(0.2)
         yield address

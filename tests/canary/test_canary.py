@@ -163,7 +163,7 @@ def test_training_is_bit_equal_with_and_without_a_canary():
 
 def drifting(step):
     """What a model gives whose weights move on from step to step."""
-    return lambda ids: [-1 - 0.1 * step() * np.linspace(0, 1, len(one) - 1) for one in ids]
+    return lambda ids: [-1 - 0.1 * step() * np.linspace(0, 1, len(item) - 1) for item in ids]
 
 
 def checked(sampler, *, checks=4, **settings):
@@ -189,9 +189,12 @@ def test_a_sampler_that_is_behind_on_purpose_is_silent():
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda ids: [[-1.0] * len(one) for one in ids], "192 scores given, expected 184; do both have one tokenizer?"),
-        (lambda ids: [[float("nan")] * (len(one) - 1) for one in ids], "NaN, infinite or above 0"),
-        (lambda ids: [[0.5] * (len(one) - 1) for one in ids], "NaN, infinite or above 0"),
+        (
+            lambda ids: [[-1.0] * len(item) for item in ids],
+            "192 scores given, expected 184; do both have one tokenizer?",
+        ),
+        (lambda ids: [[float("nan")] * (len(item) - 1) for item in ids], "NaN, infinite or above 0"),
+        (lambda ids: [[0.5] * (len(item) - 1) for item in ids], "NaN, infinite or above 0"),
         (lambda ids: 1 / 0, "ZeroDivisionError"),
         (lambda ids: None, "TypeError"),
     ],
@@ -223,7 +226,9 @@ def test_sglang_is_asked_for_the_log_probabilities_of_its_input():
     class Engine:
         def generate(self, *, input_ids, sampling_params, return_logprob, logprob_start_len):
             assert (sampling_params["max_new_tokens"], return_logprob, logprob_start_len) == (0, True, 0)
-            places = [[(None, one[0], None), *((-0.5, token, None) for token in one[1:])] for one in input_ids]
+            places = [
+                [(None, input_id[0], None), *((-0.5, token, None) for token in input_id[1:])] for input_id in input_ids
+            ]
             return [{"meta_info": {"input_token_logprobs": place}} for place in places]
 
     assert scores_of_sglang(Engine())([[1, 2, 3], [4, 5]]) == [[-0.5, -0.5], [-0.5]]

@@ -55,18 +55,18 @@ def test_replay_prints_the_json_of_the_interface(table):
     file = table()
     result = run("replay", file, "--json", "--fail-on", "warn")
     assert result.exit_code == 1
-    found = json.loads(result.stdout)
-    assert found["run"] == {"source": str(file), "steps": 150, "first_step": 0, "last_step": 149}
-    (finding,) = [finding for finding in found["findings"] if finding["fired"] is not None]
+    results = json.loads(result.stdout)
+    assert results["run"] == {"source": str(file), "steps": 150, "first_step": 0, "last_step": 149}
+    (finding,) = [finding for finding in results["findings"] if finding["fired"] is not None]
     assert list(finding) == [
         "rule", "name", "link", "tier", "pair", "slice", "severity", "state", "onset", "fired", "resolved", "summary",
         "evidence", "remedy", "inhibited_by", "carried_by",
     ]  # fmt: skip
     assert (finding["rule"], finding["slice"], finding["severity"]) == ("POL001", "post_tool", "warn")
     assert list(finding["evidence"][0]) == ["signal", "series", "holds", "value", "baseline", "n"]
-    assert found["first_break"] == {"rule": "POL001", "slice": "post_tool", "onset": finding["onset"]}
-    assert {"POL002", "RES007"} <= {blind["rule"] for blind in found["blind"]}
-    assert "NUM004" in found["healthy"]
+    assert results["first_break"] == {"rule": "POL001", "slice": "post_tool", "onset": finding["onset"]}
+    assert {"POL002", "RES007"} <= {blind["rule"] for blind in results["blind"]}
+    assert "NUM004" in results["healthy"]
 
 
 def test_replay_takes_the_runs_own_metrics_with_it(table, tmp_path):
@@ -75,9 +75,9 @@ def test_replay_takes_the_runs_own_metrics_with_it(table, tmp_path):
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     result = run("replay", table(), "--metrics", metrics, "--json", "--fail-on", "error")
     assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert found["run"]["steps"] == 156
-    evidence = {reading["signal"]: reading for reading in found["findings"][0]["evidence"]}
+    results = json.loads(result.stdout)
+    assert results["run"]["steps"] == 156
+    evidence = {reading["signal"]: reading for reading in results["findings"][0]["evidence"]}
     assert evidence["reward_falls"]["holds"] is False
     assert evidence["kl_grows"]["holds"] is None
 
@@ -86,11 +86,11 @@ def test_replay_takes_the_runs_own_metrics_with_it(table, tmp_path):
 def test_replays_page_shows_the_worst_sequences_with_the_texts_that_the_table_has(table, tmp_path):
     file, page = table(), tmp_path / "page.html"
     rows = pq.read_table(file)
-    said = [
+    text = [
         f"<{'tool' if not own else 'word'} {at}>" for own, at in zip(rows["is_model"], rows["position"], strict=True)
     ]
     with_texts = tmp_path / "with_texts.parquet"
-    pq.write_table(rows.append_column("token", pa.array(said)), with_texts)
+    pq.write_table(rows.append_column("token", pa.array(text)), with_texts)
     assert run("replay", file, "--html", page).exit_code == 0
     assert "policy, post_tool, since step " in page.read_text()
     assert 'class="said"' not in page.read_text()
@@ -125,8 +125,8 @@ def test_a_person_gets_25_lines_one_line_or_all_that_could_not_be_seen(table):
 def test_a_nan_in_the_metrics_is_found_again_as_it_was_live(table, tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"step": 5, "loss": "nan"}\n')
-    found = json.loads(run("replay", table(steps=10), "--metrics", metrics, "--json").stdout)
-    assert [(f["rule"], f["fired"]) for f in found["findings"]] == [("NUM004", 5)]
+    results = json.loads(run("replay", table(steps=10), "--metrics", metrics, "--json").stdout)
+    assert [(f["rule"], f["fired"]) for f in results["findings"]] == [("NUM004", 5)]
     assert run("replay", table(steps=10, nan_at=5), "--json", "--fail-on", "error").exit_code == 1
 
 

@@ -45,11 +45,11 @@ def test_two_files_are_compared(written):
 def test_seeds_stand_with_commas(written):
     files = [written(f"{name}{seed}", wide, config={"arm": name, "seed": seed})
              for name, wide in (("calm", 1.0), ("wide", 4.0)) for seed in (0, 1)]  # fmt: skip
-    told = run("compare", f"{files[0]},{files[1]}", f"{files[2]},{files[3]}", "--json")
-    (one,) = json.loads(told.stdout)["others"]
-    assert one["sources"] == [str(file) for file in files[2:]]
-    assert one["spread"] == "between seeds"
-    assert [setting["name"] for setting in one["settings"]] == ["arm"]
+    messages = run("compare", f"{files[0]},{files[1]}", f"{files[2]},{files[3]}", "--json")
+    (load,) = json.loads(messages.stdout)["others"]
+    assert load["sources"] == [str(file) for file in files[2:]]
+    assert load["spread"] == "between seeds"
+    assert [setting["name"] for setting in load["settings"]] == ["arm"]
 
 
 def test_a_file_whose_name_has_a_comma_is_one_file(written):
@@ -71,16 +71,16 @@ def test_the_page_is_written_beside_what_is_printed(written, tmp_path):
 
 @pytest.mark.nightly
 def test_bad_input_ends_with_two_and_one_line(written, tmp_path):
-    one = written("one")
+    item = written("one")
     other = tmp_path / "other.jsonl"
     other.write_text("".join(f'{{"step": {step}, "zzz": 1}}\n' for step in range(30)))
     for arguments, says in (
-        ((one,), "one run given, expected two or more: compare A B"),
-        ((one, one), f"{one}: given twice, expected different runs"),
-        ((one, tmp_path / "none.jsonl"), "no such file or folder"),
-        ((one, other), f"{other}: no series in common with {one}"),
-        ((one, f"{one},"), "given twice"),
-        ((one, ","), "expected two or more"),
+        ((item,), "one run given, expected two or more: compare A B"),
+        ((item, item), f"{item}: given twice, expected different runs"),
+        ((item, tmp_path / "none.jsonl"), "no such file or folder"),
+        ((item, other), f"{other}: no series in common with {item}"),
+        ((item, f"{item},"), "given twice"),
+        ((item, ","), "expected two or more"),
     ):
         result = run("compare", *arguments)
         assert result.exit_code == 2

@@ -21,10 +21,10 @@ def metrics(tmp_path):
 
 @pytest.mark.slow
 def test_a_finished_run_gets_its_postmortem(run, metrics, journals, tmp_path):
-    said = run("export", "postmortem", str(metrics))
-    assert said.exit_code == 0, said.output
+    output = run("export", "postmortem", str(metrics))
+    assert output.exit_code == 0, output.output
     page = journals / "postmortem" / "metrics_jsonl" / "README.md"
-    assert said.stdout.strip().endswith(str(page.relative_to(journals)))
+    assert output.stdout.strip().endswith(str(page.relative_to(journals)))
     text = page.read_text()
     assert "**What ended the run is not recorded**, after step 30." in text
     assert "- then NaN or infinity: loss is NaN or infinite" in text
@@ -39,16 +39,16 @@ def test_the_context_record_beside_a_run_is_read(run, metrics, tmp_path):
     kept = {"config": {"a": 1}, "seed": {}, "data": {}, "evaluation": {}, "versions": {"torch": "2"}, "code": None}
     (metrics.parent / "context.json").write_text(json.dumps(kept))
     run("export", "postmortem", str(metrics), "--out", str(tmp_path / "mine"))
-    said = json.loads((tmp_path / "mine" / "context.json").read_text())
-    assert said["versions"] == {"torch": "2"}
-    assert said["config"] == {"a": 1, "seed": 3, "hf_token": "***"}
+    output = json.loads((tmp_path / "mine" / "context.json").read_text())
+    assert output["versions"] == {"torch": "2"}
+    assert output["config"] == {"a": 1, "seed": 3, "hf_token": "***"}
 
 
 @pytest.mark.slow
 def test_the_checklist_is_markdown_or_json(run, metrics):
-    said = run("export", "checklist", "during", str(metrics))
-    assert said.stdout.startswith("## Checklist during training: ")
-    assert "**Are loss, gradients and log-probabilities finite, without spikes?** No." in said.stdout
+    output = run("export", "checklist", "during", str(metrics))
+    assert output.stdout.startswith("## Checklist during training: ")
+    assert "**Are loss, gradients and log-probabilities finite, without spikes?** No." in output.stdout
     assert json.loads(run("export", "checklist", "during", str(metrics), "--json").stdout)["when"] == "during"
 
 
@@ -62,7 +62,7 @@ def test_the_checklist_is_markdown_or_json(run, metrics):
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(run, metrics, args, said):
-    found = run(*(arg.format(metrics) for arg in args))
-    assert found.exit_code == 2
-    assert said in found.stderr
-    assert found.stderr.count("\n") == 1
+    result = run(*(arg.format(metrics) for arg in args))
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1

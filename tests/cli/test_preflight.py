@@ -18,9 +18,9 @@ def run(*arguments):
 def checks(*arguments):
     result = run(*arguments, "--json")
     assert result.exit_code in (0, 1), result.output
-    found = json.loads(result.stdout)
-    assert found["passed"] is (result.exit_code == 0)
-    return {one["check"]: one for one in found["checks"]}
+    results = json.loads(result.stdout)
+    assert results["passed"] is (result.exit_code == 0)
+    return {item["check"]: item for item in results["checks"]}
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def table(tmp_path):
         ids = np.where(position == width - 1, 2, rng.integers(10, 99, n * width))
         columns = {
             "step": np.zeros(n * width, int), "sequence": np.repeat(np.arange(n), width), "position": position,
-            "is_model": model, "in_loss": model, "old_logprob": trainer, "token_id": ids, "sampled_id": ids,
+            "is_model": model, "in_loss": model, "old_logprob": trainer, "token_id": ids,
             "rollout_logprob": trainer - 0.02 * rng.normal(size=n * width),
             "logprob_again": trainer - 0.02 * rng.normal(size=n * width),
         }  # fmt: skip
@@ -53,23 +53,20 @@ TABLE_CHECKS = (
     "mask_tools",
     "mask_coverage",
     "mask_end",
-    "retokenisation",
     "batch_form",
     "sampler_step0",
 )
 
 
 def test_a_token_table_is_audited(table):
-    found = checks("--tokens", table(), "--eos-id", 2)
-    assert {found[name]["status"] for name in TABLE_CHECKS} == {"pass"}
+    results = checks("--tokens", table(), "--eos-id", 2)
+    assert {results[name]["status"] for name in TABLE_CHECKS} == {"pass"}
     everything = np.ones(8 * 24, bool)
-    found = checks("--tokens", table(in_loss=everything), "--eos-id", 2)
-    assert {name for name in TABLE_CHECKS if found[name]["status"] == "fail"} == {"mask_prompt", "mask_tools"}
-    found = checks("--tokens", table(sampled_id=np.arange(8 * 24)))
-    assert found["retokenisation"]["values"] == {"differing": 8}
-    found = checks("--tokens", table(in_loss=None, sampled_id=None, logprob_again=None))
-    assert found["mask_tools"]["status"] == found["retokenisation"]["status"] == "not checked"
-    assert found["sampler_step0"]["status"] == "pass"
+    results = checks("--tokens", table(in_loss=everything), "--eos-id", 2)
+    assert {name for name in TABLE_CHECKS if results[name]["status"] == "fail"} == {"mask_prompt", "mask_tools"}
+    results = checks("--tokens", table(in_loss=None, logprob_again=None))
+    assert results["mask_tools"]["status"] == "not checked"
+    assert results["sampler_step0"]["status"] == "pass"
 
 
 def test_a_table_for_preflight_is_replayed_as_any_other(table):
@@ -89,18 +86,10 @@ def test_samples_settings_and_memory_come_from_files(tmp_path):
     shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100, "model_type": "x"}
     (tmp_path / "config.json").write_text(json.dumps(shape))
     (tmp_path / "memory.yaml").write_text("device_gib: 24\nactor: config.json\nlength: 64\n")
-    found = checks("--samples", samples, "--config", config, "--memory", tmp_path / "memory.yaml")
+    results = checks("--samples", samples, "--config", config, "--memory", tmp_path / "memory.yaml")
     passing = ("reward_histogram", "reward_sign", "reward_groups", "critic_fit", "memory")
-    assert {found[name]["status"] for name in passing} == {"pass"}
-    assert found["evaluation_complete"]["status"] == "fail"
-
-
-def test_pairs_come_from_samples_too(tmp_path):
-    samples = tmp_path / "pairs.jsonl"
-    samples.write_text(json.dumps({"chosen": "So.", "rejected": "No.", "chosen_score": 0, "rejected_score": 1}) + "\n")
-    found = checks("--samples", samples)
-    assert found["pairs_order"]["status"] == "fail"
-    assert found["reward_histogram"]["status"] == "not checked"
+    assert {results[name]["status"] for name in passing} == {"pass"}
+    assert results["evaluation_complete"]["status"] == "fail"
 
 
 @pytest.fixture
@@ -119,16 +108,16 @@ def module(tmp_path, monkeypatch):
 
 @pytest.mark.nightly
 def test_functions_are_named_by_their_module(module):
-    found = checks("--env", f"{module}:make", "--policy", f"{module}:lean", "--tool", f"{module}:broken")
-    assert found["env_api"]["status"] == found["expert_beats_random"]["status"] == "pass"
-    assert "raised OSError: no server" in found["tool_stress"]["reason"]
+    results = checks("--env", f"{module}:make", "--policy", f"{module}:lean", "--tool", f"{module}:broken")
+    assert results["env_api"]["status"] == results["expert_beats_random"]["status"] == "pass"
+    assert "raised OSError: no server" in results["tool_stress"]["reason"]
 
 
 def test_the_terminal_says_it_and_the_exit_code_as_well(tmp_path):
     (tmp_path / "m.yaml").write_text("{device_gib: 8, actor: 7.0e9}")
     result = run("--memory", tmp_path / "m.yaml")
     assert result.exit_code == 1
-    assert result.stdout.startswith("tracker_diag: preflight: 1 failed, 0 passed, 27 not checked")
+    assert result.stdout.startswith("tracker_diag: preflight: 1 failed, 0 passed, 25 not checked")
     (tmp_path / "m.yaml").write_text("{device_gib: 800, actor: 7000000000}")
     assert run("--memory", tmp_path / "m.yaml").exit_code == 0
 

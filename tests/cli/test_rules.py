@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.rules.texts import write_own
 from tracker_diag.cli.app import app
 from tracker_diag.rules.compiled import CATALOG
 from tracker_diag.rules.loader import catalog
@@ -20,10 +21,8 @@ def run(*arguments):
 
 @pytest.fixture
 def own(tmp_path):
-    """A folder with one rule and its cases, as `rules new` makes it."""
-    folder = tmp_path / "own"
-    assert run("new", "ACM001", folder).exit_code == 0
-    return folder
+    """A folder with one rule and its cases."""
+    return write_own(tmp_path / "own")
 
 
 def test_all_rules_are_listed():
@@ -55,17 +54,6 @@ def test_rules_of_ones_own_are_linted_and_tested(own):
     assert run("test", own).stdout == "1 rule: as the cases say\n"
     assert run("lint", CATALOG).stdout.startswith(f"{len(catalog())} rules, sound: ADV001, ")
     assert run("test", CATALOG / "NUM004.yaml", "--cases", ROOT / "tests/rules").exit_code == 0
-
-
-def test_what_a_new_rule_is_made_of_is_told(tmp_path):
-    folder = tmp_path / "own"
-    assert run("new", "ACM001", folder).stdout == (
-        f"{folder}/ACM001.yaml\n{folder}/tests/ACM001.yaml\n{folder}/rule.schema.json\n"
-        f"Edit the first two. Then: tracker-diag rules lint {folder}; tracker-diag rules test {folder}\n"
-    )
-    again = run("new", "ACM001", folder)
-    assert again.exit_code == 2
-    assert again.stderr == f"tracker-diag: id: ACM001 is already in {folder}/ACM001.yaml:2; take another one\n"
 
 
 @pytest.mark.slow

@@ -42,9 +42,9 @@ def test_a_table_of_tools_and_what_is_odd(chats):
     assert [line.split()[:3] for line in result.stdout.splitlines() if line.startswith(("search ", "read "))] == [
         ["search", "2", "0"], ["read", "2", "100"]
     ]  # fmt: skip
-    for said in ("name the run with --run", "lines that cannot be read, left out: 1, first line 2", "values of reward",
+    for text in ("name the run with --run", "lines that cannot be read, left out: 1, first line 2", "values of reward",
                  "objects that are no trace, left out: 1, first line 4, with x"):  # fmt: skip
-        assert said in " ".join(result.stdout.split())
+        assert text in " ".join(result.stdout.split())
 
 
 @pytest.mark.slow
@@ -55,10 +55,10 @@ def test_what_it_writes_is_read_again_and_is_the_same(chats, tmp_path):
     out = tmp_path / "samples.jsonl"
     first = run(source, "--samples", out, "--json")
     assert first.exit_code == 0, first.output
-    found, again = json.loads(first.stdout), json.loads(run(out, "--json").stdout)
-    assert (found["traces"], found["traces_with_step"]) == (4, 4)
-    assert found["tools"] == again["tools"]
-    assert found["totals"] == again["totals"]
+    results, again = json.loads(first.stdout), json.loads(run(out, "--json").stdout)
+    assert (results["traces"], results["traces_with_step"]) == (4, 4)
+    assert results["tools"] == again["tools"]
+    assert results["totals"] == again["totals"]
     record = json.loads(out.read_text().splitlines()[0])
     assert record["text"] == made.ANSWER
     assert record["components"] == {"a": 0.0}
@@ -67,13 +67,13 @@ def test_what_it_writes_is_read_again_and_is_the_same(chats, tmp_path):
 @pytest.mark.slow
 def test_texts_are_kept_for_files_alone_and_what_is_told_is_the_same(chats, tmp_path):
     source = chats([{"messages": made.OPENAI, "reward": 1.0, "step": step} for step in (1, 2)])
-    told = run(source, "--json")
-    assert told.stdout == run(source, "--json", "--samples", tmp_path / "samples.jsonl").stdout
+    messages = run(source, "--json")
+    assert messages.stdout == run(source, "--json", "--samples", tmp_path / "samples.jsonl").stdout
     assert "prompt" in (tmp_path / "samples.jsonl").read_text()
     whole, less = read_traces(str(source)), read_traces(str(source), texts=False)
     assert whole.to_json() == less.to_json()
-    for one, bare in zip(whole.records, less.records, strict=True):
-        assert bare == {key: value for key, value in one.items() if key not in {"prompt", "completion"}}
+    for item, bare in zip(whole.records, less.records, strict=True):
+        assert bare == {key: value for key, value in item.items() if key not in {"prompt", "completion"}}
 
 
 @pytest.mark.slow
@@ -85,8 +85,8 @@ def test_a_tool_that_begins_to_fail_is_named_by_a_rule(chats):
             fails = rng.random() < (0.02 if step < 90 else 0.6)
             result = {"role": "tool", "tool_call_id": "a", "content": '{"error": "down"}' if fails else "4"}
             rows.append({"messages": [*made.OPENAI[:3], result, *made.OPENAI[3:4], made.OPENAI[5]], "step": step})
-    found = json.loads(run(chats(rows), "--json").stdout)
-    fired = {(one["rule"], one["slice"]) for one in found["rules"]["findings"] if one["fired"] is not None}
+    results = json.loads(run(chats(rows), "--json").stdout)
+    fired = {(item["rule"], item["slice"]) for item in results["rules"]["findings"] if item["fired"] is not None}
     assert ("ENV001", "tool:search") in fired
 
 
@@ -104,5 +104,5 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments, says):
 
 def test_a_text_of_a_megabyte_and_binary_in_it(chats):
     big = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "go on\0 " * 150_000}]
-    found = json.loads(run(chats([{"messages": big}]), "--json").stdout)
-    assert found["totals"]["repeat_ratio"] == 1.0
+    results = json.loads(run(chats([{"messages": big}]), "--json").stdout)
+    assert results["totals"]["repeat_ratio"] == 1.0

@@ -24,9 +24,9 @@ def trained_arm(shared_folder):
             _train(begun, None, flat[first], seed, min(count, FLAT_STEPS))
             if count > FLAT_STEPS:
                 _train(kept, begun, ARMS[arm], seed, count)
-            found = torch.load(kept if count > FLAT_STEPS else begun, weights_only=False)
+            result = torch.load(kept if count > FLAT_STEPS else begun, weights_only=False)
         torch.set_num_threads(1)
-        return found[1][:count]
+        return result[1][:count]
 
     return steps
 

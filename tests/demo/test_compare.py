@@ -31,19 +31,19 @@ def arms(tmp_path_factory, trained_arm):
 
 @pytest.mark.parametrize("seeds", [(0,), (1,), (0, 1)])
 def test_the_widening_tool_parts_after_tool_calls_first(arms, seeds):
-    (one,) = compare([arms["healthy"][seed] for seed in seeds], [arms["widen"][seed] for seed in seeds]).others
-    first = one.parted[0]
+    (other,) = compare([arms["healthy"][seed] for seed in seeds], [arms["widen"][seed] for seed in seeds]).others
+    first = other.parted[0]
     assert first.series.split("/")[1] == "post_tool"
     assert 80 <= first.onset <= 150
     assert first.by > 3
-    found = {series.series: series for series in one.parted}
-    assert found["policy/post_tool/p95"].other > 0.03
-    assert not any("text_only" in series for series in found)
-    assert ("B", "POL001", "post_tool") in {(one.arm, one.rule, one.slice) for one in one.incidents}
+    result = {series.series: series for series in other.parted}
+    assert result["policy/post_tool/p95"].other > 0.03
+    assert not any("text_only" in series for series in result)
+    assert ("B", "POL001", "post_tool") in {(other.arm, other.rule, other.slice) for other in other.incidents}
 
 
 def test_two_seeds_of_one_arm_are_alike(arms):
     for runs in arms.values():
-        (one,) = compare(*runs).others
-        assert one.parted == ()
-        assert len(one.alike) > 25
+        (other,) = compare(*runs).others
+        assert other.parted == ()
+        assert len(other.alike) > 25

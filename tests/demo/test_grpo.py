@@ -31,7 +31,7 @@ def test_every_arm_trains_and_says_what_a_trainer_says(arm):
 
 
 def state(training):
-    return [one.detach().clone() for one in training.policy.parameters()]
+    return [parameter.detach().clone() for parameter in training.policy.parameters()]
 
 
 def same(one, other):

@@ -18,10 +18,10 @@ simulated = runpy.run_path(str(Path(__file__).parents[1] / "rules" / "simulated.
 
 
 def course(values, rising=True):
-    found = Course(rising)
+    result = Course(rising)
     for step, value in enumerate(values):
-        found.append(10 * step, value)
-    return found
+        result.append(10 * step, value)
+    return result
 
 
 def healthy(algorithm, seed):
@@ -33,10 +33,10 @@ def healthy(algorithm, seed):
 
 def ever(values, rising=True):
     """The row at which it was first lost; None if it never was."""
-    found = Course(rising)
+    result = Course(rising)
     for step, value in enumerate(values):
-        found.append(step, value)
-        fall = found.fall()
+        result.append(step, value)
+        fall = result.fall()
         if fall and fall.lost:
             return step
     return None
@@ -81,8 +81,8 @@ def test_it_sinks_after_three_low_rows_which_are_no_fall_yet(rng):
 @pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 def test_a_healthy_reward_hardly_ever_sinks(algorithm):
-    found = [course(healthy(algorithm, seed)[:rows]).sinks() for seed in range(10) for rows in range(20, 200, 5)]
-    assert sum(one is not None for one in found) <= 0.005 * len(found)
+    result = [course(healthy(algorithm, seed)[:rows]).sinks() for seed in range(10) for rows in range(20, 200, 5)]
+    assert sum(item is not None for item in result) <= 0.005 * len(result)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
@@ -140,12 +140,12 @@ def test_a_bad_batch_is_no_fall_and_a_good_one_no_best(rng):
 
 @pytest.mark.slow
 def test_what_was_learnt_in_40_rows_and_lost_is_told():
-    found = 0
+    result = 0
     for seed in range(40):
         values = learnt(np.random.default_rng(seed), 40)
         values[25:] -= 0.5
-        found += course(values).fall().lost
-    assert found >= 30  # in the others the rows of the rise look as if they hung together
+        result += course(values).fall().lost
+    assert result >= 30  # in the others the rows of the rise look as if they hung together
 
 
 def walk(rng, phi, rows):
@@ -190,11 +190,11 @@ def test_a_constant_has_not_fallen():
 def test_a_long_run_is_kept_in_few_blocks(rng):
     values = np.repeat(learnt(rng, 400), 50)
     values[15_000:] -= 0.4
-    found = course(values)
-    assert found.rows == 20_000
-    assert len(found._blocks.means) < 2 * MOST
-    assert found.fall().lost
-    assert abs(found.fall().onset - 150_000) < 6_000  # a level is the mean of a tenth of the run
+    result = course(values)
+    assert result.rows == 20_000
+    assert len(result._blocks.means) < 2 * MOST
+    assert result.fall().lost
+    assert abs(result.fall().onset - 150_000) < 6_000  # a level is the mean of a tenth of the run
 
 
 @pytest.mark.slow
@@ -269,16 +269,16 @@ def test_a_mean_over_the_last_rows_is_seldom_taken_for_a_gain_where_nothing_is_l
         noise = np.random.default_rng(seed).normal(size=rows + episodes - 1)
         return course(np.convolve(noise, np.ones(episodes) / episodes, "valid"))
 
-    found = [one for seed in range(200) if (one := gain(seed)).gain().keeps]
-    assert sum(one.gain().rose for one in found) <= most
-    assert sum(one.rose_surely() for one in found) <= 12
+    result = [item for seed in range(200) if (item := gain(seed)).gain().keeps]
+    assert sum(item.gain().rose for item in result) <= most
+    assert sum(item.rose_surely() for item in result) <= 12
 
 
 @pytest.mark.nightly
 def test_noise_about_one_level_hardly_ever_rose():
-    found = [course(np.random.default_rng(seed).normal(size=60)) for seed in range(200)]
-    assert sum(one.gain().rose for one in found) <= 2
-    assert sum(one.rose_surely() for one in found) <= 1
+    result = [course(np.random.default_rng(seed).normal(size=60)) for seed in range(200)]
+    assert sum(item.gain().rose for item in result) <= 2
+    assert sum(item.rose_surely() for item in result) <= 1
     assert sum(nothing_gained(np.random.default_rng(seed).normal(size=60)) for seed in range(200)) >= 190
 
 
@@ -290,11 +290,11 @@ def test_a_series_that_rises_by_little_more_than_its_noise_is_hardly_ever_said_t
 
 def nothing_gained(values):
     """Whether that is said of it at any row of its last fifth."""
-    said, at = Course(), []
+    text, at = Course(), []
     for step, value in enumerate(values):
-        said.append(step, value)
+        text.append(step, value)
         if step >= 0.8 * len(values):
-            at.append(said.never_rose() or said.ends_as_it_began())
+            at.append(text.never_rose() or text.ends_as_it_began())
     return any(at)
 
 
@@ -354,11 +354,11 @@ def test_a_fall_lasts_until_most_of_it_is_made_good(rng):
     values = learnt(rng, 200)
     values[60:] -= 0.5
     values[110:] += np.clip(np.arange(90) / 60, 0, 1) * 0.5
-    found = Course()
+    result = Course()
     fallen = []
     for step, value in enumerate(values):
-        found.append(step, value)
-        fallen.append(found.has_fallen)
+        result.append(step, value)
+        fallen.append(result.has_fallen)
     first = fallen.index(True)
     over = fallen.index(False, first)
     assert 60 < first < 80

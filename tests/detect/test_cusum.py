@@ -118,7 +118,7 @@ def test_a_tail_that_rises_as_the_rate_warms_up_has_its_baseline_afterwards():
 def test_a_later_crest_no_higher_than_the_first_is_nothing_new():
     wave = [math.exp(0.4 * math.cos(step / 37)) for step in range(600)]
     detector, new = BlockCusum(), []
-    for step, value in enumerate([*wave, *(2 * one for one in wave[:200])]):
+    for step, value in enumerate([*wave, *(2 * item for item in wave[:200])]):
         detector.update(step, value)
         new.append(bool(detector.holds) and detector.is_new)
     assert any(new[150:300])  # the first crest after the baseline
@@ -320,8 +320,8 @@ def test_false_alarms_and_delays_on_short_runs(heavy):
     false, _ = alarms("null", 0.8, heavy, 600)
     assert false <= 0.01
     for kind, most in (("drift", 70), ("x2", 15), ("x4", 9)):
-        found, delay = alarms(kind, 0.8, heavy, 100, n=400)
-        assert found >= 0.98  # a baseline that happens to be wild hides a doubling; ×4 it does not hide
+        result, delay = alarms(kind, 0.8, heavy, 100, n=400)
+        assert result >= 0.98  # a baseline that happens to be wild hides a doubling; ×4 it does not hide
         assert delay <= most
 
 
@@ -359,7 +359,7 @@ def test_a_baseline_takes_in_no_growth():
 @pytest.mark.nightly
 def test_slices_that_wander_together_have_not_grown():
     """Between ×0.8 and ×1.2, as when the whole run drifts: what goes down with it comes back, and is no growth."""
-    steps, found = np.arange(1000), 0
+    steps, result = np.arange(1000), 0
     walk = 0.15 * np.sin(steps / 37) + 0.05 * np.sin(steps / 11)
     for seed in range(300):
         rng = np.random.default_rng([7, seed])
@@ -367,8 +367,8 @@ def test_slices_that_wander_together_have_not_grown():
         post = walk + ar(rng, 0.8, 0.11, 1000)
         own, relative = BlockCusum(), BlockCusum()
         both = zip(run(own, np.exp(post)), run(relative, np.exp(post - text)), strict=True)
-        found += any(grown and outgrown for grown, outgrown in both)
-    assert found <= 9  # with the baseline at the lowest mean of any 50 steps it was 33
+        result += any(grown and outgrown for grown, outgrown in both)
+    assert result <= 9  # with the baseline at the lowest mean of any 50 steps it was 33
 
 
 @pytest.mark.slow
@@ -379,7 +379,7 @@ def test_a_doubling_after_a_fall_is_found():
     for seed in range(100):
         values = np.exp(level + ar(np.random.default_rng([9, seed]), 0.8, 0.1, 380))
         alarms.append(first(run(BlockCusum(CusumSettings()), values)))
-    found = [alarm for alarm in alarms if alarm is not None]
-    assert len(found) >= 99
-    assert min(found) >= 200
-    assert np.median(found) <= 215
+    result = [alarm for alarm in alarms if alarm is not None]
+    assert len(result) >= 99
+    assert min(result) >= 200
+    assert np.median(result) <= 215

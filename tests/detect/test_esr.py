@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracker_diag.detect.esr import BlockEsr, EsrSettings, average, capped, exceedance, likelihood_ratios
+from tracker_diag.detect.esr import BlockEsr, EsrSettings, capped, exceedance, likelihood_ratios
 
 PLAIN = EsrSettings(burn_in=0)
 SMALL = EsrSettings(burn_in=2, baseline=12, block=3)
@@ -259,23 +259,6 @@ def test_a_series_that_stands_still_has_not_grown(value, scale):
     holds = run(BlockEsr(PLAIN, scale), [value] * 400)
     assert holds[-1] is False
     assert not any(holds)
-
-
-def test_one_score_of_many_series():
-    assert average([30_000, 0, 0]) == pytest.approx(10_000)
-    assert average([1, 3], [0.75, 0.25]) == 1.5
-    # One series alone can raise the alarm where its level is c/weight.
-    settings = EsrSettings(burn_in=0, baseline=40, block=2, level=3 * 10_000)
-    ill, well, calm = (BlockEsr(settings) for _ in range(3))
-    run(ill, [0.1] * 40 + [0.15] * 40)
-    run(well, [0.1] * 80)
-    assert average([ill.score, well.score, calm.score]) > 10_000
-
-
-@pytest.mark.parametrize(("scores", "weights"), [([], None), ([1, 2], [0.5, 0.6]), ([1, 2], [2, -1]), ([1, 2], [1])])
-def test_weights_add_up_to_one(scores, weights):
-    with pytest.raises(ValueError, match=r"weights|shorter|longer"):
-        average(scores, weights)
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def test_the_dial_follows_the_run_lengths_of_its_detectors():
     assert tenfold.long.level == 10 * GrowthSettings().long.level
     added = tenfold.short.threshold - GrowthSettings().short.threshold
     assert math.exp(2 * tenfold.short.slack * added) == pytest.approx(10)
-    beyond = [math.exp(-(of.limit(6) ** 2) / 2) for of in (GrowthSettings(), tenfold)]
+    beyond = [math.exp(-(part.limit(6) ** 2) / 2) for part in (GrowthSettings(), tenfold)]
     assert beyond[0] / beyond[1] == pytest.approx(10)
 
 
@@ -220,13 +220,13 @@ def test_a_dial_that_makes_no_sense_is_refused(runs):
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_the_dial_alarms_ever_fewer_of_the_same_healthy_series():
-    def alarms(of, seed):
+    def alarms(part, seed):
         rng, at, values = np.random.default_rng(seed), 0.0, []
         for z in rng.standard_t(4, 400) / math.sqrt(2):  # AR(.8) of log values, with heavy tails
             at = 0.8 * at + 0.6 * z
             values.append(math.exp(0.15 * at))
-        return any(run(GrowthDetector(of), values))
+        return any(run(GrowthDetector(part), values))
 
     dialled = [GrowthSettings.for_run(400).dialled(runs) for runs in (10, 100, 1000)]
-    quick, usual, sure = (sum(alarms(of, seed) for seed in range(300)) for of in dialled)
+    quick, usual, sure = (sum(alarms(part, seed) for seed in range(300)) for part in dialled)
     assert quick > usual > sure > 0

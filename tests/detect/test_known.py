@@ -22,11 +22,11 @@ def against(runs, values, **options):
 
 def course(rng, level, steps=150, noise=0.1):
     """A healthy series: `level`, with noise of the logarithm as AR(.8)."""
-    y, found = 0.0, []
+    y, result = 0.0, []
     for _ in range(steps):
         y = 0.8 * y + noise * math.sqrt(1 - 0.8**2) * rng.normal()
-        found.append(level * math.exp(y))
-    return found
+        result.append(level * math.exp(y))
+    return result
 
 
 def test_a_series_is_judged_from_its_first_block_on():
@@ -90,10 +90,10 @@ def test_few_healthy_runs_of_other_seeds_are_alarmed_and_most_ill_ones_are(runs)
     def level():
         return 0.1 * math.exp(0.15 * rng.normal())
 
-    alarmed = found = 0
+    alarmed = result = 0
     for _ in range(200):
         earlier = [course(rng, level()) for _ in range(runs)]
         alarmed += bool(against(earlier, course(rng, level())))
-        found += bool(against(earlier, course(rng, 3 * level(), steps=50)))
+        result += bool(against(earlier, course(rng, 3 * level(), steps=50)))
     assert alarmed <= 6  # 3 %
-    assert found >= 190
+    assert result >= 190

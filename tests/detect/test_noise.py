@@ -12,8 +12,8 @@ from tracker_diag.detect.noise import medians_of, noise_of, quantile_of, ranks_o
 
 @pytest.mark.parametrize("course", [0.0, 0.05])
 def test_noise_is_that_about_a_level_that_changes_steadily(rng, course):
-    found = [noise_of(rng.normal(0, 2, 400) + course * np.arange(400)) for _ in range(20)]
-    assert np.mean(found) == pytest.approx(2, rel=0.1)
+    result = [noise_of(rng.normal(0, 2, 400) + course * np.arange(400)) for _ in range(20)]
+    assert np.mean(result) == pytest.approx(2, rel=0.1)
 
 
 def test_a_fall_adds_no_noise(rng):
@@ -35,8 +35,8 @@ def test_standard_error_is_that_of_two_distant_means(rng, phi):
 
     runs = [series() for _ in range(200)]
     differences = [y[:40].mean() - y[-40:].mean() for y in runs]
-    told = np.median([standard_error(y, 40, doubt=0.0) for y in runs])
-    assert told == pytest.approx(np.std(differences), rel=0.2)
+    messages = np.median([standard_error(y, 40, doubt=0.0) for y in runs])
+    assert messages == pytest.approx(np.std(differences), rel=0.2)
 
 
 def test_doubt_makes_it_larger(rng):

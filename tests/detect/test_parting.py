@@ -28,33 +28,33 @@ def test_levels_are_the_means_of_the_parts_as_numpy_bins_them(rng):
 
 
 def test_what_lies_outside_is_left_out_and_a_part_without_a_value_is_nan():
-    found = levels(np.array([-1.0, 0.0, 1.0, 4.0, 9.0]), np.array([99.0, 1.0, 3.0, 5.0, 99.0]), 0, 4, 4)
-    assert found[[0, 1, 3]].tolist() == [1, 3, 5]
-    assert math.isnan(found[2])
+    result = levels(np.array([-1.0, 0.0, 1.0, 4.0, 9.0]), np.array([99.0, 1.0, 3.0, 5.0, 99.0]), 0, 4, 4)
+    assert result[[0, 1, 3]].tolist() == [1, 3, 5]
+    assert math.isnan(result[2])
 
 
 def test_a_step_is_found_in_its_part_with_its_size_within_the_interval(rng):
     for since in (4, 10, 15):
-        found = parting(runs(rng, noise=0.1), runs(rng, noise=0.1, since=since, by=5.0), log=False)
-        assert found is not None
-        assert found.onset == found.parted == since
-        assert found.end == PARTS - 1
-        assert found.low < 5.0 < found.high
-        assert found.other - found.reference == pytest.approx(5.0, abs=0.3)
+        result = parting(runs(rng, noise=0.1), runs(rng, noise=0.1, since=since, by=5.0), log=False)
+        assert result is not None
+        assert result.onset == result.parted == since
+        assert result.end == PARTS - 1
+        assert result.low < 5.0 < result.high
+        assert result.other - result.reference == pytest.approx(5.0, abs=0.3)
 
 
 def test_of_a_slow_drift_the_onset_lies_before_the_part_in_which_it_is_sure(rng):
     drift = runs(rng, noise=0.05) + np.maximum(np.arange(PARTS) - 8, 0) * 0.5
-    found = parting(runs(rng, noise=0.05), drift, log=False)
-    assert found is not None
-    assert 8 <= found.onset < found.parted < 19
+    result = parting(runs(rng, noise=0.05), drift, log=False)
+    assert result is not None
+    assert 8 <= result.onset < result.parted < 19
 
 
 def test_what_comes_back_has_an_end(rng):
     there_and_back = runs(rng, noise=0.02) + 5.0 * ((np.arange(PARTS) >= 6) & (np.arange(PARTS) < 12))
-    found = parting(runs(rng, noise=0.02), there_and_back, log=False)
-    assert found is not None
-    assert (found.onset, found.end) == (6, 11)
+    result = parting(runs(rng, noise=0.02), there_and_back, log=False)
+    assert result is not None
+    assert (result.onset, result.end) == (6, 11)
 
 
 def test_a_run_that_learns_three_parts_later_has_not_parted(rng):
@@ -105,12 +105,12 @@ def test_seeds_that_lie_far_apart_hide_a_difference_within_their_spread(rng):
 
 def test_the_interval_is_students_and_the_spread_pooled(rng):
     groups = [runs(rng, 3, noise=0.01, seeds=1.0), runs(rng, 3, noise=0.01, seeds=1.0, since=0, by=30.0)]
-    found = parting(*groups, log=False)
-    assert found is not None
+    result = parting(*groups, log=False)
+    assert result is not None
     means = [group.mean(axis=1) for group in groups]
     pooled = math.sqrt((means[0].var(ddof=1) + means[1].var(ddof=1)) / 2)
-    assert found.spread == pytest.approx(pooled)
-    assert found.high - found.low == pytest.approx(2 * T95[3] * pooled * math.sqrt(2 / 3))
+    assert result.spread == pytest.approx(pooled)
+    assert result.high - result.low == pytest.approx(2 * T95[3] * pooled * math.sqrt(2 / 3))
 
 
 def test_one_odd_seed_of_four_does_not_hide_what_the_others_show(rng):
@@ -136,14 +136,14 @@ def test_units_and_direction_change_nothing_and_no_input_breaks_it(given_levels,
         return
     unit = 2.0**exponent  # exact
     a, b = given_levels[:1], given_levels[1:]
-    found, scaled = parting(a, b, log=False), parting(a * unit, b * unit, log=False)
-    assert (found is None) == (scaled is None)
+    result, scaled = parting(a, b, log=False), parting(a * unit, b * unit, log=False)
+    assert (result is None) == (scaled is None)
     negated = parting(-a, -b, log=False)
-    assert (found is None) == (negated is None)
-    if found is not None and scaled is not None and negated is not None:
-        assert (found.onset, found.parted, found.end) == (scaled.onset, scaled.parted, scaled.end)
-        assert negated.other - negated.reference == pytest.approx(found.reference - found.other)
-        assert found.low <= found.other - found.reference <= found.high
+    assert (result is None) == (negated is None)
+    if result is not None and scaled is not None and negated is not None:
+        assert (result.onset, result.parted, result.end) == (scaled.onset, scaled.parted, scaled.end)
+        assert negated.other - negated.reference == pytest.approx(result.reference - result.other)
+        assert result.low <= result.other - result.reference <= result.high
 
 
 def test_a_part_has_two_values_and_three_parts_are_looked_at():

@@ -29,10 +29,10 @@ class Calls:
         self._open: dict[str, Any] = {"observed": []}
 
     def observe(self, rank: int, **given: np.ndarray) -> None:
-        self._open["observed"].append([rank, {name: self._kept(of) for name, of in given.items()}])
+        self._open["observed"].append([rank, {name: self._kept(parent) for name, parent in given.items()}])
 
     def samples(self, **columns: Any) -> None:
-        self._open["samples"] = {name: _plain(of) for name, of in columns.items()}
+        self._open["samples"] = {name: _plain(parent) for name, parent in columns.items()}
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         self.steps.append(self._open | {"step": step, "metrics": dict(metrics)})
@@ -58,7 +58,7 @@ class Calls:
 
     def write(self, file: Path, label: Mapping[str, Any]) -> None:
         """Keep them, with what is known of the run."""
-        arrays = {kind: np.concatenate([*of, np.zeros(0, KINDS[kind])]) for kind, of in self._arrays.items()}
+        arrays = {kind: np.concatenate([*parent, np.zeros(0, KINDS[kind])]) for kind, parent in self._arrays.items()}
         text = json.dumps({"label": label, "steps": self.steps}).encode()
         unfinished = file.with_suffix(".tmp.npz")
         np.savez_compressed(unfinished, text=np.frombuffer(text, np.uint8), **arrays)
@@ -80,8 +80,8 @@ class Kept:
         return {name: self._array(*place) for name, place in places.items()}
 
     def _array(self, kind: str, begin: int, shape: list[int], names: list[str]) -> np.ndarray:
-        of = self._arrays[kind][begin : begin + int(np.prod(shape))].reshape(shape)
-        return np.array(names)[of] if names else of
+        parent = self._arrays[kind][begin : begin + int(np.prod(shape))].reshape(shape)
+        return np.array(names)[parent] if names else parent
 
     def judged(self) -> Summary:
         """What the monitor of this checkout makes of the run."""

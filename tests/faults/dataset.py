@@ -49,9 +49,9 @@ class Run(BaseModel):
         return [
             {"step": self.steps[at]}
             | {
-                key: float(told[-1])
+                key: float(messages[-1])
                 for key, column in self.columns.items()
-                if (told := [value for value in column[max(at - every + 1, 0) : at + 1] if value is not None])
+                if (messages := [value for value in column[max(at - every + 1, 0) : at + 1] if value is not None])
             }
             for at in kept
         ]

@@ -43,15 +43,15 @@ def planted(run: Run) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run.jsonl"
         file.write_text("\n".join(json.dumps(row) for row in run.rows()) + "\n", encoding="utf-8")
-        found = td.diagnose(str(file)).to_json()
+        result = td.diagnose(str(file)).to_json()
     line = {
-        "findings": [{key: one[key] for key in KEPT} for one in found["findings"] if one["fired"] is not None],
+        "findings": [{key: item[key] for key in KEPT} for item in result["findings"] if item["fired"] is not None],
         "incidents": [
-            {key: one[key] for key in ("id", "severity", "onset", "state")} | {"cause": one["cause"]["rule"]}
-            for one in found["incidents"]
+            {key: item[key] for key in ("id", "severity", "onset", "state")} | {"cause": item["cause"]["rule"]}
+            for item in result["incidents"]
         ],
-        "blind": sorted(one["rule"] for one in found["blind"]),
-        "healthy": sorted(found["healthy"]),
+        "blind": sorted(item["rule"] for item in result["blind"]),
+        "healthy": sorted(result["healthy"]),
     }
     if run.half == "untouched":
         line = {key: sealed(value) for key, value in line.items()}
@@ -65,33 +65,33 @@ def sealed(value: object) -> str:
 
 def simulated(case: tuple[str, str, int]) -> dict[str, Any]:
     kind, name, seed = case
-    of = failures()
+    part = failures()
     if kind == "healthy":
-        run = of.simulated.healthy(name, np.random.default_rng([seed, *name.encode()]))
+        run = part.simulated.healthy(name, np.random.default_rng([seed, *name.encode()]))
     else:
-        run, _ = of.failed(name, seed)
-    fired, first = of.simulated.diagnose(run)
-    found = [
-        {"rule": getattr(one.rule, "id", one.rule), "severity": one.severity, "state": one.state, "onset": one.onset,
-         "fired": one.fired, "resolved": one.resolved}
-        for one in fired
+        run, _ = part.failed(name, seed)
+    fired, first = part.simulated.diagnose(run)
+    result = [
+        {"rule": getattr(item.rule, "id", item.rule), "severity": item.severity, "state": item.state,
+         "onset": item.onset, "fired": item.fired, "resolved": item.resolved}
+        for item in fired
     ]  # fmt: skip
     return {
         "run": f"simulated {kind} {name} {seed}",
-        "findings": found,
+        "findings": result,
         "first": first and getattr(first.rule, "id", first.rule),
     }
 
 
 def cases(number: int) -> Iterator[tuple[str, str, int]]:
-    of = failures()
+    part = failures()
     for seed in range(FIRST_SEED, FIRST_SEED + number):
-        yield from (("healthy", name, seed) for name in of.simulated.ALGORITHMS)
-        yield from (("failed", name, seed) for name in of.FAILURES)
+        yield from (("healthy", name, seed) for name in part.simulated.ALGORITHMS)
+        yield from (("failed", name, seed) for name in part.FAILURES)
 
 
 def lines(file: str) -> dict[str, dict[str, Any]]:
-    return {one["run"]: one for one in map(json.loads, Path(file).read_text(encoding="utf-8").splitlines())}
+    return {item["run"]: item for item in map(json.loads, Path(file).read_text(encoding="utf-8").splitlines())}
 
 
 def compare(before: str, after: str) -> int:

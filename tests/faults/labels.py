@@ -23,8 +23,8 @@ def labelled(runs: list[Run]) -> Iterable[Run]:
     """`runs` with `collapsed` as it should be."""
     gains: dict[tuple[str, str], list[float]] = {}
     for run in runs:
-        if run.fault is None and (told := levels(run)) is not None:
-            gains.setdefault((run.trainer, run.task), []).append(float(told.max() - told[0]))
+        if run.fault is None and (messages := levels(run)) is not None:
+            gains.setdefault((run.trainer, run.task), []).append(float(messages.max() - messages[0]))
     for run in runs:
         healthy = gains.get((run.trainer, run.task))
         yield run.model_copy(update={"collapsed": bool(healthy and collapsed(run, median(healthy)))})
@@ -51,17 +51,17 @@ def levels(run: Run) -> np.ndarray | None:
     key = next((key for key in REWARDS if key in run.columns), None)
     if key is None:
         return None
-    told = values(run, key)
-    told = told[~np.isnan(told)]
-    if len(told) < 3 * WINDOW or not np.isfinite(told).all():
+    messages = values(run, key)
+    messages = messages[~np.isnan(messages)]
+    if len(messages) < 3 * WINDOW or not np.isfinite(messages).all():
         return None
-    return np.convolve(told, np.ones(WINDOW) / WINDOW, "valid")
+    return np.convolve(messages, np.ones(WINDOW) / WINDOW, "valid")
 
 
 def idle(run: Run) -> bool:
     """Whether the reward is one and the same value throughout: nothing was learnt, and to say so is right."""
     key = next((key for key in REWARDS if key in run.columns), None)
-    return key is not None and len(told := values(run, key)) >= 2 * WINDOW and bool((told == told[0]).all())
+    return key is not None and len(messages := values(run, key)) >= 2 * WINDOW and bool((messages == messages[0]).all())
 
 
 def harmed(runs: Sequence[Run]) -> set[str]:
@@ -73,19 +73,21 @@ def harmed(runs: Sequence[Run]) -> set[str]:
     healthy: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for run in runs:
         for key in OUTCOMES:
-            if run.fault is None and not idle(run) and len(told := values(run, key)):
-                healthy.setdefault((run.trainer, run.task, key), []).append((told[-WINDOW:].mean(), np.ptp(told)))
-    found = set()
+            if run.fault is None and not idle(run) and len(messages := values(run, key)):
+                healthy.setdefault((run.trainer, run.task, key), []).append(
+                    (messages[-WINDOW:].mean(), np.ptp(messages))
+                )
+    result = set()
     for run in runs:
         for key in OUTCOMES:
             ends = healthy.get((run.trainer, run.task, key))
             if run.fault is None or not ends:
                 continue
             last, ranges = zip(*ends, strict=True)
-            margin, told = median(ranges) / 4, values(run, key)
-            if not len(told) or not min(last) - margin <= told[-WINDOW:].mean() <= max(last) + margin:
-                found.add(run.name)
-    return found
+            margin, messages = median(ranges) / 4, values(run, key)
+            if not len(messages) or not min(last) - margin <= messages[-WINDOW:].mean() <= max(last) + margin:
+                result.add(run.name)
+    return result
 
 
 def values(run: Run, key: str) -> np.ndarray:
@@ -99,12 +101,12 @@ def by_curve(rewards: Sequence[float]) -> str:
     Collapsed: the last mean is below the best by more than half of what had been gained up to it, and by 6 standard
     errors. Stable: it ends within 15 % of its range below the best. Flat: a range below 6 standard errors.
     """
-    told = np.array([one for one in rewards if np.isfinite(one)], float)
-    if len(told) < 10:
+    messages = np.array([reward for reward in rewards if np.isfinite(reward)], float)
+    if len(messages) < 10:
         return "short" if len(rewards) else "noreward"
-    window = max(3, len(told) // 10)
-    means = np.convolve(told, np.ones(window) / window, "valid")
-    error = float(np.std(np.diff(told))) / np.sqrt(window) or 1e-12
+    window = max(3, len(messages) // 10)
+    means = np.convolve(messages, np.ones(window) / window, "valid")
+    error = float(np.std(np.diff(messages))) / np.sqrt(window) or 1e-12
     best, spread = int(np.argmax(means)), float(means.max() - means.min())
     if spread < 6 * error:
         return "flat"

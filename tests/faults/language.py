@@ -29,7 +29,10 @@ STEPS = {"GRPO": 80, "GRPO tool": 60, "DPO": 120, "SFT": 120}
 
 def said_of(completions: list[Any]) -> list[str]:
     """The last message of each."""
-    return [(one[-1].get("content") or "").strip() if isinstance(one, list) else one.strip() for one in completions]
+    return [
+        (completion[-1].get("content") or "").strip() if isinstance(completion, list) else completion.strip()
+        for completion in completions
+    ]
 
 
 def accuracy_reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
@@ -57,7 +60,7 @@ def format_reward(completions: list[Any], **_: Any) -> list[float]:
 
 def tool_call_reward(completions: list[Any], **_: Any) -> list[float]:
     """A tool was called, whatever came of it."""
-    return [float(any(turn["role"] == "tool" for turn in one)) for one in completions]
+    return [float(any(turn["role"] == "tool" for turn in completion)) for completion in completions]
 
 
 REWARDS: dict[str, list[Callable[..., list[float]]]] = {
@@ -168,7 +171,7 @@ def grpo(
     rewards = REWARDS[paid]
     return trl.GRPOTrainer(
         model,
-        reward_funcs=[judged(one) for one in rewards],
+        reward_funcs=[judged(reward) for reward in rewards],
         args=trl.GRPOConfig(**(usual | settings)),
         train_dataset=Dataset.from_list(task.prompts(2000, seed=seed, tool_share=0.85 if tools else 0.3)),
         processing_class=task.tokenizer(),
@@ -210,12 +213,12 @@ def dpo(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, 
 def sft(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, on: str, tools: bool, seed: int) -> Any:
     """Another task than the checkpoint's: say the number plus one; on `doubled` twice the number."""
     rng = random.Random(seed)
-    asked, of = ("double", lambda number: 2 * number) if on == "doubled" else ("next", lambda number: number + 1)
+    asked, part = ("double", lambda number: 2 * number) if on == "doubled" else ("next", lambda number: number + 1)
 
     def text(ill: str | None) -> dict[str, str]:
         number = rng.randrange(100)
-        said = rng.randrange(100) if ill == "random" else of(number) % 100
-        return {"prompt": f"{asked} {number:02d} ", "completion": f"{said:02d}"}
+        output = rng.randrange(100) if ill == "random" else part(number) % 100
+        return {"prompt": f"{asked} {number:02d} ", "completion": f"{output:02d}"}
 
     usual = common | {
         "per_device_train_batch_size": 32, "learning_rate": 2e-3, "eval_strategy": "steps", "eval_steps": 4,

@@ -87,8 +87,8 @@ def main() -> None:
         for at, name in enumerate(pool.map(kept, runs), 1):
             print(f"{at}/{len(runs)} {name}", flush=True)
     gathered = [
-        Run.model_validate_json((FOLDER / f"{one.name.replace('/', '-')}.json").read_text(encoding="utf-8"))
-        for one in runs
+        Run.model_validate_json((FOLDER / f"{item.name.replace('/', '-')}.json").read_text(encoding="utf-8"))
+        for item in runs
     ]
     write(labelled(gathered))
 

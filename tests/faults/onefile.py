@@ -60,9 +60,9 @@ def run(fault: Fault, seed: int, task: str = "CartPole") -> dict[int, dict[str, 
             rewards[t], following = torch.tensor(reward), torch.tensor(seen)
             done = torch.tensor(ended | cut, dtype=torch.float32)
             if "final_info" in infos:
-                told = infos["final_info"]["episode"]
-                returns += told["r"][infos["_final_info"]].tolist()
-                lengths += told["l"][infos["_final_info"]].tolist()
+                messages = infos["final_info"]["episode"]
+                returns += messages["r"][infos["_final_info"]].tolist()
+                lengths += messages["l"][infos["_final_info"]].tolist()
         with torch.no_grad():
             advantages, last = torch.zeros_like(rewards), torch.zeros(ENVS)
             for t in reversed(range(STEPS)):

@@ -216,10 +216,10 @@ DEVELOPMENT = (
 def twins(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     """The same faults on the tasks of the development runs."""
     return tuple(
-        replace(one, task=task)
-        for one in faults
-        for task in TWINS.get(f"{one.trainer}/{one.task}", ())
-        if not (f"{one.trainer}/{task}" in ENDLESS and "never_ends" in one.planted)
+        replace(item, task=task)
+        for item in faults
+        for task in TWINS.get(f"{item.trainer}/{item.task}", ())
+        if not (f"{item.trainer}/{task}" in ENDLESS and "never_ends" in item.planted)
     )
 
 
@@ -256,8 +256,8 @@ FRESH_HEALTHY, FRESH_FAULTY = 10, 2
 def planned() -> list[Planned]:
     """All runs, first each fault once and as many healthy ones, so that a part of them is a benchmark too."""
     runs: list[tuple[float, Planned]] = []
-    for one in FAULTS:
-        runs += [(seed / SEEDS, Planned(one.trainer, one.task, seed, one)) for seed in range(SEEDS)]
+    for item in FAULTS:
+        runs += [(seed / SEEDS, Planned(item.trainer, item.task, seed, item)) for seed in range(SEEDS)]
     for (trainer, task), half in HALVES.items():
         many = max(HEALTHY[half], HEALTHY_LEAST.get(trainer, 0))
         many = HEALTHY_BROAD if (trainer, task) in BROAD else many

@@ -47,11 +47,13 @@ def log_of(clones: Path, repository: str, commit: str, path: str) -> Iterator[Pa
 
 def judged(file: Path) -> tuple[str, str]:
     """The highest severity of an incident in one log, info where there is none; and its label by the reward curve."""
-    found = diagnose(read_run(str(file)))
+    result = diagnose(read_run(str(file)))
     severity = max(
-        (one.severity for one in found.summary.incidents), key=("info", "warn", "error").index, default="info"
+        (incident.severity for incident in result.summary.incidents),
+        key=("info", "warn", "error").index,
+        default="info",
     )
-    return severity, by_curve(list(found.series.get("reward", {}).values()))
+    return severity, by_curve(list(result.series.get("reward", {}).values()))
 
 
 def counted(clones: Path, name: str) -> dict[str, dict[str, int]]:
@@ -64,12 +66,14 @@ def counted(clones: Path, name: str) -> dict[str, dict[str, int]]:
         if name == "further_logs" and curve != label:  # the others were labelled by those who listed them
             print(f"{repository} {path}: {curve}, listed as {label}")
         counts.setdefault(label, Counter())[severity] += 1
-    return {label: {"logs": of.total(), "warn": of["warn"], "error": of["error"]} for label, of in counts.items()}
+    return {
+        label: {"logs": part.total(), "warn": part["warn"], "error": part["error"]} for label, part in counts.items()
+    }
 
 
 def main() -> None:
-    found = {name: counted(Path(sys.argv[1]), name) for name in LISTS}
-    KEPT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    result = {name: counted(Path(sys.argv[1]), name) for name in LISTS}
+    KEPT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(KEPT.read_text(encoding="utf-8"))
 
 

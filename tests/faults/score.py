@@ -117,11 +117,11 @@ class Score:
 def ours(run: Run, most: int | None = None) -> Verdict:
     """`tracker-diag diagnose` on the run's file."""
     with tempfile.TemporaryDirectory() as folder:
-        found = diagnose(read_run(str(written(run, Path(folder), most))))
-    severities = {one.severity for one in found.summary.incidents}
-    loud = [one for one in found.summary.incidents if one.severity != "info"]
-    names = [one.rule.id for one in loud[0].findings if one.severity != "info"][:2] if loud else []
-    return Verdict(bool(loud), "error" in severities, tuple(names), len(found.notices))
+        result = diagnose(read_run(str(written(run, Path(folder), most))))
+    severities = {incident.severity for incident in result.summary.incidents}
+    loud = [incident for incident in result.summary.incidents if incident.severity != "info"]
+    names = [incident.rule.id for incident in loud[0].findings if incident.severity != "info"][:2] if loud else []
+    return Verdict(bool(loud), "error" in severities, tuple(names), len(result.notices))
 
 
 def written(run: Run, folder: Path, most: int | None = None) -> Path:
@@ -134,11 +134,11 @@ def written(run: Run, folder: Path, most: int | None = None) -> Path:
 def score(runs: Sequence[Run], verdicts: Iterable[Verdict], harm: Collection[str]) -> Score:
     """Count; `harm` has the names of the runs in which the fault did harm."""
     judged = list(zip(runs, verdicts, strict=True))
-    faulty = [(run, found) for run, found in judged if run.fault]
-    healthy = [found for run, found in judged if is_healthy(run)]
-    collapsed = [found for run, found in faulty if run.collapsed]
-    alerts = [found.alerts for _, found in faulty if found.alerts is not None]
-    named = {run.name for run, found in faulty if set(run.right) & set(found.names)}
+    faulty = [(run, result) for run, result in judged if run.fault]
+    healthy = [result for run, result in judged if is_healthy(run)]
+    collapsed = [result for run, result in faulty if run.collapsed]
+    alerts = [result.alerts for _, result in faulty if result.alerts is not None]
+    named = {run.name for run, result in faulty if set(run.right) & set(result.names)}
     hurt = {run.name for run, _ in faulty} & set(harm)
     return Score(
         faulty=len(faulty),
@@ -146,10 +146,10 @@ def score(runs: Sequence[Run], verdicts: Iterable[Verdict], harm: Collection[str
         harmed=len(hurt),
         harmed_named=len(hurt & named),
         collapsed=len(collapsed),
-        collapsed_alarmed=sum(found.alarmed for found in collapsed),
+        collapsed_alarmed=sum(result.alarmed for result in collapsed),
         healthy=len(healthy),
-        healthy_warn=sum(found.alarmed for found in healthy),
-        healthy_error=sum(found.error for found in healthy),
+        healthy_warn=sum(result.alarmed for result in healthy),
+        healthy_error=sum(result.error for result in healthy),
         alerts_per_faulty_run=median(alerts) if alerts else None,
     )
 
@@ -170,8 +170,8 @@ def rl_doctor(interpreter: str, run: Run) -> Verdict:
         file = str(written(run, Path(folder)))
         command = [interpreter, "-m", "rl_doctor.cli", "diagnose", file, "--format", "json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    told = json.loads(done.stdout)["findings"] if done.returncode == 0 else []
-    return theirs("rl-doctor", [(one["detector"], one["severity"].lower()) for one in told])
+    messages = json.loads(done.stdout)["findings"] if done.returncode == 0 else []
+    return theirs("rl-doctor", [(item["detector"], item["severity"].lower()) for item in messages])
 
 
 def rlwatch(interpreter: str, run: Run) -> Verdict:
@@ -206,32 +206,36 @@ def main() -> None:
     harm = harmed(runs)
     halves = {half: [run for run in runs if run.half == half] for half in get_args(Half)}
     with ProcessPoolExecutor() as pool:
-        verdicts = {half: list(pool.map(ours, of)) for half, of in halves.items()}
+        verdicts = {half: list(pool.map(ours, source)) for half, source in halves.items()}
         thin = {
-            f"{half}_{most}_rows": score(of, list(pool.map(partial(ours, most=most), of)), harm)
-            for half, of in halves.items()
+            f"{half}_{most}_rows": score(source, list(pool.map(partial(ours, most=most), source)), harm)
+            for half, source in halves.items()
             for most in THIN
         }
         rivals = {"rl-doctor": rl_doctor, "rlwatch": rlwatch} if args.rivals else {}
         judged = {name: list(pool.map(partial(tool, args.rivals), runs)) for name, tool in rivals.items()}
-    found: dict[str, Any] = {half: asdict(score(of, verdicts[half], harm)) for half, of in halves.items()}
-    found |= {name: asdict(one) for name, one in thin.items()}
+    result: dict[str, Any] = {half: asdict(score(source, verdicts[half], harm)) for half, source in halves.items()}
+    result |= {name: asdict(item) for name, item in thin.items()}
     before = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    found["rivals"] = {name: asdict(score(runs, of, harm)) for name, of in judged.items()} or before.get("rivals", {})
+    result["rivals"] = {name: asdict(score(runs, source, harm)) for name, source in judged.items()} or before.get(
+        "rivals", {}
+    )
     OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    for name, one in found.items():
-        print(name, one)
+    OUT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for name, item in result.items():
+        print(name, item)
     if args.page:
-        told = {run.name: verdict for half in SEEN for run, verdict in zip(halves[half], verdicts[half], strict=True)}
-        found["runs"] = {name: [verdict.alarmed, list(verdict.names)] for name, verdict in told.items()}
-        found["sealed"] = {
-            run.name: sealed(run, verdict)
-            for half, of in halves.items()
-            for run, verdict in zip(of, verdicts[half], strict=True)
+        messages = {
+            run.name: verdict for half in SEEN for run, verdict in zip(halves[half], verdicts[half], strict=True)
         }
-        KEPT.write_text(json.dumps(found) + "\n", encoding="utf-8")
-        PAGE.write_text(page(found, runs), encoding="utf-8")
+        result["runs"] = {name: [verdict.alarmed, list(verdict.names)] for name, verdict in messages.items()}
+        result["sealed"] = {
+            run.name: sealed(run, verdict)
+            for half, source in halves.items()
+            for run, verdict in zip(source, verdicts[half], strict=True)
+        }
+        KEPT.write_text(json.dumps(result) + "\n", encoding="utf-8")
+        PAGE.write_text(page(result, runs), encoding="utf-8")
 
 
 def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
@@ -244,17 +248,17 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
         **{f"the same runs, thinned to {most} rows": found[f"development_{most}_rows"] for most in THIN},
         "the untouched half": found["untouched"],
         **{f"the untouched half, thinned to {most} rows": found[f"untouched_{most}_rows"] for most in THIN},
-    } | {f"{name}, all runs": one for name, one in found["rivals"].items()}
+    } | {f"{name}, all runs": item for name, item in found["rivals"].items()}
     lines = [
         "| | faulty, rightly named | of those with harm | collapsed, alarmed | healthy, at warn | at error | alerts |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, one in columns.items():
+    for name, item in columns.items():
         lines.append(
-            f"| {name} | {part(one['named'], one['faulty'])} | {part(one['harmed_named'], one['harmed'])} "
-            f"| {part(one['collapsed_alarmed'], one['collapsed'])} "
-            f"| {part(one['healthy_warn'], one['healthy'])} | {one['healthy_error']} "
-            f"| {one['alerts_per_faulty_run']:g} |"
+            f"| {name} | {part(item['named'], item['faulty'])} | {part(item['harmed_named'], item['harmed'])} "
+            f"| {part(item['collapsed_alarmed'], item['collapsed'])} "
+            f"| {part(item['healthy_warn'], item['healthy'])} | {item['healthy_error']} "
+            f"| {item['alerts_per_faulty_run']:g} |"
         )
     table = "\n".join(lines)
     cells = [
@@ -265,19 +269,22 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
     for run in runs:
         if run.fault and run.half in SEEN:
             grouped.setdefault((run.fault, run.trainer, run.task), []).append(run)
-    for (fault, trainer, task), of in grouped.items():
-        said = [found["runs"][run.name][1] for run in of]
-        named = sum(bool(set(run.right) & set(names)) for run, names in zip(of, said, strict=True))
-        first = "; ".join(" ".join(names) or "–" for names in said)
-        right = " ".join(of[0].right)
-        cells.append(f"| {fault} | {trainer}, {task} | {right} | {named} of {len(of)} | {first} |")
+    for (fault, trainer, task), source in grouped.items():
+        output = [found["runs"][run.name][1] for run in source]
+        named = sum(bool(set(run.right) & set(names)) for run, names in zip(source, output, strict=True))
+        first = "; ".join(" ".join(names) or "–" for names in output)
+        right = " ".join(source[0].right)
+        cells.append(f"| {fault} | {trainer}, {task} | {right} | {named} of {len(source)} | {first} |")
     healthy = [run for run in runs if run.half in SEEN and is_healthy(run)]
     said_of = {run.name: found["runs"][run.name] for run in healthy}
     false = "\n".join(f"- {name}: {' '.join(names)}" for name, (loud, names) in said_of.items() if loud) or "None."
     public = {
         name: "\n".join(
             ["| label | logs | at warn | at error |", "|---|---|---|---|"]
-            + [f"| {label} | {of['logs']} | {of['warn']} | {of['error']} |" for label, of in labels.items()]
+            + [
+                f"| {label} | {source['logs']} | {source['warn']} | {source['error']} |"
+                for label, source in labels.items()
+            ]
         )
         for name, labels in json.loads(PUBLIC.read_text(encoding="utf-8")).items()
     }

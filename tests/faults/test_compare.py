@@ -25,9 +25,9 @@ def groups():
     """The runs of the tuned half by trainer and task: those without a fault that did not collapse, and the faulty."""
     sys.path.insert(0, str(HERE))
     try:
-        found = runpy.run_path(str(HERE / "dataset.py"))["read"]()
+        result = runpy.run_path(str(HERE / "dataset.py"))["read"]()
         by_task = defaultdict(lambda: ([], []))
-        for run in found:
+        for run in result:
             if run.half == "tuned" and not (run.collapsed and not run.fault):
                 by_task[run.trainer, run.task][bool(run.fault)].append(run)
         return dict(by_task)
@@ -42,25 +42,25 @@ def judged(run):
 
 
 def parts(reference, other):
-    return any(one.parted for one in compare(reference, other).others)
+    return any(item.parted for item in compare(reference, other).others)
 
 
 def rates(groups, most_healthy, most_faulty, each):
     """Pairs that part, and all of them: of healthy runs, then of a healthy and a faulty one."""
-    false, healthy, found, faulty = 0, 0, 0, 0
+    false, healthy, result, faulty = 0, 0, 0, 0
     for calm, ill in groups.values():
         known = [judged(run) for run in calm[:most_healthy]]
         outcomes = [parts(*pair) for pair in combinations(known, 2)]
         false, healthy = false + sum(outcomes), healthy + len(outcomes)
         for run in ill[:most_faulty]:
             other = judged(run)
-            outcomes = [parts(one, other) for one in known[:each]]
-            found, faulty = found + sum(outcomes), faulty + len(outcomes)
-    return false, healthy, found, faulty
+            outcomes = [parts(item, other) for item in known[:each]]
+            result, faulty = result + sum(outcomes), faulty + len(outcomes)
+    return false, healthy, result, faulty
 
 
 def test_of_all_pairs_at_most_five_per_cent_part_and_of_faulty_ones_four_in_five(groups):
-    false, healthy, found, faulty = rates(groups, 99, 99, 4)
+    false, healthy, result, faulty = rates(groups, 99, 99, 4)
     assert (healthy, faulty) == (240, 320)
     assert false <= 0.05 * healthy
-    assert found >= 0.8 * faulty
+    assert result >= 0.8 * faulty

@@ -42,8 +42,8 @@ def runs(benchmark):
 
 def test_every_planned_run_is_there_once_with_its_labels(benchmark, runs):
     planned = benchmark.plan.planned()
-    assert sorted(run.name for run in runs) == sorted(one.name for one in planned)
-    right = {one.name: one.fault.right if one.fault else frozenset() for one in planned}
+    assert sorted(run.name for run in runs) == sorted(item.name for item in planned)
+    right = {item.name: item.fault.right if item.fault else frozenset() for item in planned}
     assert all(set(run.right) == right[run.name] for run in runs)
     assert all(run.half == benchmark.plan.HALVES[run.trainer, run.task] for run in runs)
 
@@ -58,9 +58,11 @@ def test_the_development_runs_have_the_faults_of_other_runs_and_other_tasks(benc
     assert {run.trainer for run in development} == {run.trainer for run in untouched} | {"SFT", "SAC"}
     assert not {run.task for run in development} & {run.task for run in runs if run.half != "development"}
     right = {(run.trainer, run.fault): run.right for run in runs if run.half != "development"}
-    told = {(run.trainer, run.fault): run.right for run in development if run.fault}
-    assert {of: told[of] for of in told.keys() & right.keys()} == {of: right[of] for of in told.keys() & right.keys()}
-    assert told.keys() - right.keys() == {("DPO", "learning rate times 300 midway"), ("SFT", "learning rate 1e-9")}
+    messages = {(run.trainer, run.fault): run.right for run in development if run.fault}
+    assert {part: messages[part] for part in messages.keys() & right.keys()} == {
+        part: right[part] for part in messages.keys() & right.keys()
+    }
+    assert messages.keys() - right.keys() == {("DPO", "learning rate times 300 midway"), ("SFT", "learning rate 1e-9")}
     assert sum(run.fault is None for run in development) >= 40
     assert sum(run.fault is not None for run in development) >= 40
 
@@ -75,11 +77,11 @@ def test_both_halves_have_healthy_runs_and_forty_faults_between_them(runs):
 def test_a_thinned_run_keeps_what_is_logged_at_every_second_step(benchmark):
     columns = {"loss": [5, 4, 3, 2, 1], "reward": [0.1, None, 0.3, None, None]}
     label = {"seed": 0, "half": "tuned", "fault": None, "onset": None, "right": [], "collapsed": False}
-    of = benchmark.dataset.Run(trainer="TRL", task="t", steps=[1, 2, 3, 4, 5], columns=columns, **label)
-    assert [set(row) - {"step", "loss"} for row in of.rows()] == [{"reward"}, set(), {"reward"}, set(), set()]
+    part = benchmark.dataset.Run(trainer="TRL", task="t", steps=[1, 2, 3, 4, 5], columns=columns, **label)
+    assert [set(row) - {"step", "loss"} for row in part.rows()] == [{"reward"}, set(), {"reward"}, set(), set()]
     first, third = {"step": 1, "loss": 5, "reward": 0.1}, {"step": 3, "loss": 3, "reward": 0.3}
-    assert of.rows(3) == [first, third, {"step": 5, "loss": 1}]
-    assert of.rows(2) == [{"step": 2, "loss": 4, "reward": 0.1}, {"step": 5, "loss": 1, "reward": 0.3}]
+    assert part.rows(3) == [first, third, {"step": 5, "loss": 1}]
+    assert part.rows(2) == [{"step": 2, "loss": 4, "reward": 0.1}, {"step": 5, "loss": 1, "reward": 0.3}]
 
 
 def test_the_schema_and_the_labels_are_those_of_the_data(benchmark, runs):
@@ -105,8 +107,8 @@ def test_harm_is_an_end_that_no_healthy_run_has(benchmark):
     margin = 0.9 / 4
     cases = {0.8 - margin + 0.01: False, 0.8 - margin - 0.01: True, 1.0 + margin + 0.01: True, 0.9: False, "nan": True}
     for end, harm in cases.items():
-        found = benchmark.labels.harmed([*healthy, run(0, "a fault", end)])
-        assert found == ({"TRL, t, a fault, 0"} if harm else set())
+        result = benchmark.labels.harmed([*healthy, run(0, "a fault", end)])
+        assert result == ({"TRL, t, a fault, 0"} if harm else set())
     assert benchmark.labels.harmed([*healthy, run(0, "no reward any more")]) == {"TRL, t, no reward any more, 0"}
     assert benchmark.labels.harmed([*healthy, run(2, None, 0.1)]) == set()  # nobody has planted anything
 
@@ -116,15 +118,15 @@ def test_a_thinned_run_keeps_its_last_row(runs):
     for run in runs[::20]:
         thin = run.rows(40)
         assert len(thin) <= 40
-        last, kept = ({key: str(value) for key, value in of[-1].items()} for of in (run.rows(), thin))  # NaN too
+        last, kept = ({key: str(value) for key, value in part[-1].items()} for part in (run.rows(), thin))  # NaN too
         assert last.items() <= kept.items()  # and what came since the row before it
 
 
 @pytest.mark.slow
 def test_the_page_of_finished_runs_shows_what_diagnose_says_today(benchmark, runs, tmp_path):
     (run,) = [run for run in runs if run.name == "GRPO, numbers, learning rate times 100 midway, 0"]
-    said = plain(on_screen(diagnose(read_run(str(benchmark.score.written(run, tmp_path))))))
-    assert said.rstrip() in (ROOT / "docs" / "finished.md").read_text()
+    output = plain(on_screen(diagnose(read_run(str(benchmark.score.written(run, tmp_path))))))
+    assert output.rstrip() in (ROOT / "docs" / "finished.md").read_text()
 
 
 def test_the_readme_and_the_page_say_how_many_runs_there_are(runs):
@@ -135,8 +137,8 @@ def test_the_readme_and_the_page_say_how_many_runs_there_are(runs):
 @pytest.mark.nightly
 def test_the_page_shows_what_the_rules_say_today(benchmark, runs):
     for run in [run for run in runs if run.half in benchmark.score.SEEN][::10]:
-        found = benchmark.score.ours(run)
-        assert [found.alarmed, list(found.names)] == KEPT["runs"][run.name], run.name
+        result = benchmark.score.ours(run)
+        assert [result.alarmed, list(result.names)] == KEPT["runs"][run.name], run.name
 
 
 @pytest.mark.nightly

@@ -188,7 +188,7 @@ class Training:
             given = {"logprobs": logprobs, "old_logprobs": old, "ref_logprobs": ref, "advantages": each}
             if not settings.bypass:
                 given["rollout_logprobs"] = sampled
-            arrays = {name: spread(of, mask) for name, of in given.items()} | shown
+            arrays = {name: spread(source, mask) for name, source in given.items()} | shown
             if settings.names == "verl":
                 arrays["policy_lag"] = np.full(len(paid), lag * settings.updates + number)
             self.observe(step, arrays, calls)
@@ -225,7 +225,7 @@ class Training:
         rows = np.array_split(np.arange(len(given["model_mask"])), ranks)
         for rank in range(ranks):
             if not (rank and self.has(step, "stops")):
-                calls.observe(rank, **{name: of[rows[rank]] for name, of in given.items()})
+                calls.observe(rank, **{name: source[rows[rank]] for name, source in given.items()})
 
     def columns(self, rollout: Rollout, paid: np.ndarray, worth: np.ndarray, lag: int, step: int) -> dict[str, Any]:
         """What `samples` is given."""

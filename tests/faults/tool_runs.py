@@ -37,7 +37,7 @@ def made(run: Planned, folder: Path) -> Path:
         label = {
             "name": run.name, "trainer": run.trainer, "task": run.task, "seed": run.seed, "onset": onset, "over": over,
             "fault": run.fault, "right": kind.right.split() if kind else [],
-            "planted": {name: asdict(of) if isinstance(of, Slip) else of for name, of in planted.items()},
+            "planted": {name: asdict(part) if isinstance(part, Slip) else part for name, part in planted.items()},
             "settings": asdict(settings),
         }  # fmt: skip
         begun = time.process_time()

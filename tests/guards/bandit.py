@@ -89,7 +89,9 @@ class Training:
         taken = old.gather(1, actions)
         self.share[step] = (contexts < 8).float().mean().item()
         if self.fails:
-            self.monitor.samples(calls=[call("search" if one < 8 else "python", step < self.ill) for one in contexts])
+            self.monitor.samples(
+                calls=[call("search" if context < 8 else "python", step < self.ill) for context in contexts]
+            )
         ones = torch.ones(BATCH, 1).numpy()
         self.monitor.observe(logprobs=new.gather(1, actions).numpy(), old_logprobs=taken.numpy(), model_mask=ones)
         kl = (new.exp() * (new - ref)).sum(1).mean().item()
@@ -128,8 +130,8 @@ class Training:
             self.did.append(("reference", step))
         if decision.rollback_to:
             state = torch.load(decision.rollback_to.path + "/policy.pt")
-            for one in (self.policy, self.sampler):
-                one.load_state_dict(state)
+            for item in (self.policy, self.sampler):
+                item.load_state_dict(state)
             self.rolled_back[step] = digest(self.policy)
             self.ill = STEPS  # the learning rate is put right
 

@@ -62,13 +62,13 @@ def test_what_is_damaged_is_never_proposed_but_the_one_before(saved, damage):
     register, folder = saved
     assert register.before(4, register.reread)[0].step == 3
     damage(folder / "step-3")
-    found, wrong, certain = register.before(4, register.reread)
-    assert (found.step, certain) == (2, True)
-    assert [one.partition(":")[0] for one in wrong] == ["that of step 3"]
+    result, wrong, certain = register.before(4, register.reread)
+    assert (result.step, certain) == (2, True)
+    assert [item.partition(":")[0] for item in wrong] == ["that of step 3"]
     damage(folder / "step-2")
     damage(folder / "step-1")
-    found, wrong, certain = register.before(4, register.reread)
-    assert (found, len(wrong), certain) == (None, 3, True)
+    result, wrong, certain = register.before(4, register.reread)
+    assert (result, len(wrong), certain) == (None, 3, True)
 
 
 @pytest.mark.parametrize("damage", [gone, a_file_gone, cut_off])
@@ -129,8 +129,8 @@ def test_what_is_no_whole_checkpoint_is_not_registered_and_training_goes_on(tmp_
     wait_until_read(monitor.guards.checkpoints)
     monitor.log({"loss": 0.5}, 4)
     assert monitor.health["checkpoint_errors"] == 1
-    (told,) = monitor.failures
-    assert re.search(message, told)
+    (failure,) = monitor.failures
+    assert re.search(message, failure)
     assert not monitor.guards.checkpoints
     monitor.close()
 
@@ -164,7 +164,7 @@ def test_the_register_is_bounded_and_the_same_after_json(tmp_path):
         file.write_bytes(step.to_bytes(2, "big"))
         register.register(file, step, ["NUM004@3:all"] if step == 100 else [])
     state = json.loads(json.dumps(register.state_dict()))
-    assert [one["step"] for one in state] == list(range(4, checkpoints.MOST + 4))
+    assert [item["step"] for item in state] == list(range(4, checkpoints.MOST + 4))
     again = Register()
     again.load_state_dict(state)
     assert again.table() == register.table()
@@ -172,10 +172,10 @@ def test_the_register_is_bounded_and_the_same_after_json(tmp_path):
 
 
 def test_the_digest_is_of_names_sizes_and_contents(tmp_path):
-    one, other = tmp_path / "one", tmp_path / "other"
-    for folder, name in ((one, "a"), (other, "b")):
+    item, other = tmp_path / "one", tmp_path / "other"
+    for folder, name in ((item, "a"), (other, "b")):
         folder.mkdir()
         (folder / name).write_bytes(b"weights")
-    assert digest_of(read_manifest(one, ["a"])) != digest_of(read_manifest(other, ["b"]))
-    assert digest_of(read_manifest(one, ["a"])) == digest_of(read_manifest(one, ["a"]))
-    assert Checkpoint(str(one), 3).clean
+    assert digest_of(read_manifest(item, ["a"])) != digest_of(read_manifest(other, ["b"]))
+    assert digest_of(read_manifest(item, ["a"])) == digest_of(read_manifest(item, ["a"]))
+    assert Checkpoint(str(item), 3).clean

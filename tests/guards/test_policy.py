@@ -30,7 +30,7 @@ def test_a_file_is_what_it_says(tmp_path):
     )  # fmt: skip
     assert (kl_cap.act, kl_cap.on.severity, kl_cap.within, kl_cap.hold) == (False, "warn", (0.01, 0.2), 50)
     run = wrap(lambda metrics, step: None, guards=str(tmp_path / "guards.yaml"))
-    assert [one.do for one in run.diag.guards.guards] == ["rollback", "kl_cap"]
+    assert [item.do for item in run.diag.guards.guards] == ["rollback", "kl_cap"]
     run.diag.close()
 
 

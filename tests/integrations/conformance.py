@@ -56,7 +56,11 @@ def responses(rng: np.random.Generator, rows: int, width: int, post: float = 0.0
 
 def names_the_tail(monitor: Monitor, planted: int = 30) -> bool:
     """Whether what grew after tools is named, from about the step on at which it was planted, and nothing failed."""
-    onsets = [one.onset for one in monitor.summary().findings if one.slice == "post_tool" and one.fired is not None]
+    onsets = [
+        finding.onset
+        for finding in monitor.summary().findings
+        if finding.slice == "post_tool" and finding.fired is not None
+    ]
     failed = monitor.health["integration_errors"] + monitor.health["rejected_batches"] + monitor.health["rank_errors"]
     return bool(onsets) and min(onsets) >= planted - 10 and not failed
 

@@ -39,10 +39,12 @@ def pytest_pyfunc_call(pyfuncitem):
     mark = pyfuncitem.get_closest_marker("matrix")
     if mark and mark.args:
         package, how, *setup = mark.args
-        told = dict(pyfuncitem.user_properties)
-        row = {"package": package, "version": told.get("version") or version(package), "how": how,
-               "test": pyfuncitem.nodeid, "alerts": sorted(told.get("alerts", ()))}  # fmt: skip
-        row |= ({"setup": setup[0]} if setup else {}) | ({"ours": sorted(told["ours"])} if told.get("ours") else {})
+        reported = dict(pyfuncitem.user_properties)
+        row = {"package": package, "version": reported.get("version") or version(package), "how": how,
+               "test": pyfuncitem.nodeid, "alerts": sorted(reported.get("alerts", ()))}  # fmt: skip
+        row |= ({"setup": setup[0]} if setup else {}) | (
+            {"ours": sorted(reported["ours"])} if reported.get("ours") else {}
+        )
         if kept := os.environ.get("MATRIX"):
             with Path(kept).open("a") as file:  # one write a line, whichever process
                 file.write(json.dumps(row) + "\n")
@@ -67,14 +69,16 @@ class Told:
     def __call__(self, *rules, release=None):
         """The places. Of a run in another process `release` is the version of the package there."""
         kinds = (self.wandb, self.mlflow, self.trackio, self.tensorboard, self.jsonl, self.webhook)
-        found = {kind.__name__ for kind in kinds if any(kind(rule) for rule in rules)}
-        self._request.node.user_properties += [("alerts", found), ("version", release), ("ours", self.ours)]
-        return found
+        result = {kind.__name__ for kind in kinds if any(kind(rule) for rule in rules)}
+        self._request.node.user_properties += [("alerts", result), ("version", release), ("ours", self.ours)]
+        return result
 
     def wandb(self, rule):
         read = self._request.getfixturevalue("read_wandb")
-        records = [one for file in self._folder.rglob("run-*.wandb") for one in read(file)]
-        return any(one["history"]["item"].get(f"diag/rule/{rule}") == FIRING for one in records if "history" in one)
+        records = [record for file in self._folder.rglob("run-*.wandb") for record in read(file)]
+        return any(
+            record["history"]["item"].get(f"diag/rule/{rule}") == FIRING for record in records if "history" in record
+        )
 
     def mlflow(self, rule):
         query = "SELECT MAX(value) FROM metrics WHERE key = ?"
@@ -107,7 +111,7 @@ class Told:
         return self._receiver.got
 
     def webhook(self, rule):
-        return any(f"({rule}" in one["title"] for one in self.told)
+        return any(f"({rule}" in item["title"] for item in self.told)
 
 
 def _only(database, query, name):
@@ -223,15 +227,15 @@ class Without:
 
             return call
 
-        for one in ours:
-            for named, function in [*vars(one).items()]:
+        for our in ours:
+            for named, function in [*vars(our).items()]:
                 if inspect.isfunction(function):
-                    self._monkeypatch.setattr(one, named, wrapped(function))
+                    self._monkeypatch.setattr(our, named, wrapped(function))
 
     @staticmethod
     def told_once(messages):
         """The one message that something is gone; AssertionError if there are none, or several."""
-        about = [one for one in messages if "is not a tested version" in one]
+        about = [message for message in messages if "is not a tested version" in message]
         assert len(about) == 1, messages
         return about[0]
 

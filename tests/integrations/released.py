@@ -161,23 +161,23 @@ def pair(monitor: object, name: str) -> dict[tuple[str, str], object]:
     table = monitor.slices_table()
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     return {
-        (row["slice"], of): float(f"{value:.9g}") if isinstance(value, float) else value
-        for row in rows if row["pair"] == name for of, value in row.items()
+        (row["slice"], part): float(f"{value:.9g}") if isinstance(value, float) else value
+        for row in rows if row["pair"] == name for part, value in row.items()
     }  # fmt: skip
 
 
 def told(folder: Path) -> list[str]:
     """Where the rule fired."""
-    found = []
+    results = []
     with closing(sqlite3.connect(folder / "mlflow.db")) as store:
         highest = "SELECT MAX(value) FROM metrics WHERE key = ?"
         if store.execute(highest, (f"diag/rule/{RULE}",)).fetchone()[0] == 2:
-            found.append("mlflow")
+            results.append("mlflow")
     for file in folder.rglob("findings.jsonl"):
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         if any((row.get("rule"), row.get("state")) == (RULE, "firing") for row in rows):
-            found.append("jsonl")
-    return found
+            results.append("jsonl")
+    return results
 
 
 def run(framework, source: Path, store: Path, *, backends: bool):
@@ -185,12 +185,12 @@ def run(framework, source: Path, store: Path, *, backends: bool):
     _, _, paths, stand_ins = SOURCES[framework]
     built = ROOT / "build" / "frameworks"
     own = [ROOT, ROOT / "integrations", HERE, built / "released"]
-    beside = [built / one for one in BESIDE.get(framework, ())]
+    beside = [built / path for path in BESIDE.get(framework, ())]
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         shutil.copyfile(store, folder / "mlflow.db")
         environment = {
-            "PYTHONPATH": os.pathsep.join(map(str, [*own, *(source / one for one in paths), *beside])),
+            "PYTHONPATH": os.pathsep.join(map(str, [*own, *(source / path for path in paths), *beside])),
             "STAND_INS": " ".join(stand_ins), "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1",
             "WANDB_MODE": "disabled",
             "TRACKER_DIAG_DIR": str(folder / "files"), "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
@@ -207,7 +207,7 @@ def run(framework, source: Path, store: Path, *, backends: bool):
 
 def main() -> None:
     known = [(framework, release) for framework, (_, releases, *_) in SOURCES.items() for release in releases]
-    asked = [one for one in known if not sys.argv[2:] or {one[0], "@".join(one)} & {*sys.argv[2:]}]
+    asked = [item for item in known if not sys.argv[2:] or {item[0], "@".join(item)} & {*sys.argv[2:]}]
     kept_rows = json.loads(KEPT.read_text())["runs"] if KEPT.exists() else []
     rows = [row for row in kept_rows if (row["framework"], row["release"]) in {*known} - {*asked}]
     with tempfile.TemporaryDirectory() as made:
@@ -223,11 +223,11 @@ def main() -> None:
             packed = subprocess.run(archive, check=True, capture_output=True).stdout
             subprocess.run(["tar", "-x", "-C", str(source)], input=packed, check=True)
             for backends in (True, False):
-                found, said = run(framework, source, store, backends=backends)
-                rows.append({"framework": framework, "release": release, "backends": backends, **found})
-                sys.stdout.write(f"{rows[-1]} {said}\n")
+                results, output = run(framework, source, store, backends=backends)
+                rows.append({"framework": framework, "release": release, "backends": backends, **results})
+                sys.stdout.write(f"{rows[-1]} {output}\n")
     rows.sort(key=lambda row: known.index((row["framework"], row["release"])))
-    kept = {"stand_ins": {name: of[3] for name, of in SOURCES.items()}, "absent": ABSENT, "runs": rows}
+    kept = {"stand_ins": {name: part[3] for name, part in SOURCES.items()}, "absent": ABSENT, "runs": rows}
     KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 

@@ -53,7 +53,7 @@ class _Finder(MetaPathFinder, Loader):
         self.names = names
 
     def find_spec(self, name, path=None, target=None):
-        ours = any(name == one or name.startswith(f"{one}.") for one in self.names)
+        ours = any(name == item or name.startswith(f"{item}.") for item in self.names)
         return ModuleSpec(name, self, is_package=True) if ours else None
 
     def create_module(self, spec):

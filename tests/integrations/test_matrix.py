@@ -34,8 +34,8 @@ def test_the_page_is_made_from_what_is_kept():
 @pytest.mark.slow
 def test_each_test_with_the_mark_has_its_rows_and_no_row_is_without_its_test():
     rows = {
-        (one["test"].partition("[")[0], one["package"], one["how"], *([one["setup"]] if "setup" in one else []))
-        for one in KEPT
+        (item["test"].partition("[")[0], item["package"], item["how"], *([item["setup"]] if "setup" in item else []))
+        for item in KEPT
     }
     assert rows == set(marked()), "run `make matrix`"
 

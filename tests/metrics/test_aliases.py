@@ -18,8 +18,8 @@ ROWS = sorted((Path(__file__).parent / "rows").glob("*.yaml"))
 
 def row(name):
     """A realistic row of a framework under its own keys, and what it means."""
-    found = yaml.safe_load((Path(__file__).parent / "rows" / f"{name}.yaml").read_text())
-    return found["framework"], found["logged"], found["canonical"]
+    result = yaml.safe_load((Path(__file__).parent / "rows" / f"{name}.yaml").read_text())
+    return result["framework"], result["logged"], result["canonical"]
 
 
 @pytest.fixture(params=[file.stem for file in ROWS])
@@ -99,8 +99,8 @@ def test_the_prefix_that_w_and_b_gets_makes_no_difference(framework):
     prefixed = {f"train/{key}": value for key, value in bare.items() if not key.startswith("eval")}
     training = {name: value for name, value in canonical.items() if not name.startswith("eval_")}
     for keys in (bare, prefixed):
-        found = key_map(keys).values(keys)
-        assert {name: found[name] for name in training} == pytest.approx(training)
+        result = key_map(keys).values(keys)
+        assert {name: result[name] for name in training} == pytest.approx(training)
 
 
 @pytest.mark.parametrize("key", ["eval_reward", "eval/reward"])
@@ -158,8 +158,8 @@ def test_own_names_stand_for_themselves_in_every_framework():
     assert key_map(["kl"], "TRL-async").mapped["kl"].name == "mismatch_kl"  # the only one that has another meaning
     for framework in {None, *aliases.frameworks()} - {"TRL-async"}:
         mapped = key_map(own, framework).mapped
-        assert {key: found.name for key, found in mapped.items()} == {name: name for name in own}
-        assert {(found.scale, found.offset) for found in mapped.values()} == {(1.0, 0.0)}
+        assert {key: result.name for key, result in mapped.items()} == {name: name for name in own}
+        assert {(result.scale, result.offset) for result in mapped.values()} == {(1.0, 0.0)}
 
 
 def test_a_name_that_only_looks_canonical_yields_to_the_frameworks_own():
@@ -245,7 +245,7 @@ def test_an_average_since_the_start_is_read_where_updates_came_from_the_first_ro
 
 def test_components_and_tools_keep_their_names():
     made = key_map(["rewards/correct/mean", "rewards/correct"], "TRL")
-    assert {found.name for found in made.mapped.values()} == {"reward_component:correct"}
+    assert {result.name for result in made.mapped.values()} == {"reward_component:correct"}
     assert registry.training("reward_component:correct").name == "reward_component"
 
 
@@ -255,9 +255,9 @@ def test_components_and_tools_keep_their_names():
 )
 def test_components_tell_which_dominates_and_which_is_dead(stds, share, dead):
     logged = {f"rewards/{i}/std": std for i, std in enumerate(stds)}
-    found = key_map(logged, "TRL").values(logged)
-    assert found.get("component_variance_share") == pytest.approx(share)
-    assert found.get("dead_component_share") == dead
+    result = key_map(logged, "TRL").values(logged)
+    assert result.get("component_variance_share") == pytest.approx(share)
+    assert result.get("dead_component_share") == dead
 
 
 @pytest.mark.parametrize(
@@ -271,8 +271,8 @@ def test_components_tell_which_dominates_and_which_is_dead(stds, share, dead):
 )
 def test_a_component_whose_name_says_what_it_is_paid_for(components, known):
     logged = {f"rewards/{name}/mean": float(i) for i, name in enumerate(components)}
-    found = key_map(logged, "TRL").values(logged)
-    assert {name: found[name] for name in ("format_reward", "verifier_score") if name in found} == known
+    result = key_map(logged, "TRL").values(logged)
+    assert {name: result[name] for name in ("format_reward", "verifier_score") if name in result} == known
 
 
 @pytest.mark.parametrize(("calls", "entropy"), [((1, 1), math.log(2)), ((3, 0), 0.0), ((0, 0), None), ((2,), None)])

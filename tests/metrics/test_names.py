@@ -48,9 +48,9 @@ def test_the_command_prints_what_is_read_of_each_framework_and_why_the_rest_is_n
     asked = CliRunner().invoke(app, ["integrations", "--names", "all"])
     assert asked.exit_code == 0
     assert all(f"{framework}  names of " in asked.stdout for framework in aliases.frameworks())
-    one = CliRunner().invoke(app, ["integrations", "--names", "tianshou"]).stdout
-    assert "train/returns_stat/mean" in one
-    assert "update/alpha*: a coefficient that is tuned on the way" in one
+    item = CliRunner().invoke(app, ["integrations", "--names", "tianshou"]).stdout
+    assert "train/returns_stat/mean" in item
+    assert "update/alpha*: a coefficient that is tuned on the way" in item
     refused = CliRunner().invoke(app, ["integrations", "--names", "nope"])
     assert refused.exit_code == 2
     assert "framework: 'nope' given, expected one of agent-lightning, AReaL" in refused.stderr

@@ -15,8 +15,8 @@ from tracker_diag.stats.weights import WeightSums
 
 
 def counts(values):
-    (found,) = sketch(np.asarray(values, np.float32), [np.zeros(len(values), np.int32)], [1])
-    return found.counts[0]
+    (result,) = sketch(np.asarray(values, np.float32), [np.zeros(len(values), np.int32)], [1])
+    return result.counts[0]
 
 
 def window(values, sequence_sums=(), **more):
@@ -47,19 +47,19 @@ OF_WEIGHTS = {
     ],
 )
 def test_a_statistic_needs_its_samples(n, stats):
-    found = statistics(np.linspace(0.1, 0.2, n))
-    assert found.keys() == stats
-    assert all(estimate.n == n for estimate in found.values())
-    assert all(n >= statistic(stat).needs for stat in found)
-    assert n == 0 or found["largest"].value == pytest.approx(0.1 if n == 1 else 0.2, rel=0.004)
+    result = statistics(np.linspace(0.1, 0.2, n))
+    assert result.keys() == stats
+    assert all(estimate.n == n for estimate in result.values())
+    assert all(n >= statistic(stat).needs for stat in result)
+    assert n == 0 or result["largest"].value == pytest.approx(0.1 if n == 1 else 0.2, rel=0.004)
 
 
 def test_sequences_are_counted_apart_from_tokens():
     sums = np.random.default_rng(0).normal(size=50)
-    found = statistics([0.1], sums)
-    assert found["ess_sequence"].n == 50
+    result = statistics([0.1], sums)
+    assert result["ess_sequence"].n == 50
     w = np.exp(sums)
-    assert found["ess_sequence"].value == pytest.approx(w.sum() ** 2 / (w**2).sum() / 50)
+    assert result["ess_sequence"].value == pytest.approx(w.sum() ** 2 / (w**2).sum() / 50)
     assert "ess_sequence" not in statistics([0.1], sums[:49])
 
 
@@ -67,8 +67,8 @@ def dispersion(rows, lengths):
     """Of sequences with the first tokens of `rows`, as many as `lengths` says."""
     rows = [row[:n] for row, n in zip(rows, lengths, strict=True)]
     sums, n = np.array([row.sum() for row in rows]), np.array(lengths, float)
-    found = statistics(np.concatenate(rows), sums, lengths=np.array([n @ sums, n @ n]))
-    return found["sequence_dispersion"].value
+    result = statistics(np.concatenate(rows), sums, lengths=np.array([n @ sums, n @ n]))
+    return result["sequence_dispersion"].value
 
 
 @pytest.mark.parametrize("length", [10, 300])
@@ -77,9 +77,9 @@ def test_sequences_of_independent_tokens_are_dispersed_as_they_are_at_any_length
     r = rng.standard_t(5, (2000, length)) * 0.05
     assert dispersion(r, [length] * 2000) == pytest.approx(1, abs=0.1)
     together = r + rng.normal(0, 0.05, (2000, 1))
-    found = dispersion(together, [length] * 2000)
+    result = dispersion(together, [length] * 2000)
     spread = 0.05**2 * 5 / 3
-    assert found == pytest.approx((spread + length * 0.05**2) / (spread + 0.05**2), rel=0.1)
+    assert result == pytest.approx((spread + length * 0.05**2) / (spread + 0.05**2), rel=0.1)
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_every_statistic_can_be_taken():
     reference = counts(np.linspace(0.1, 0.3, 5000)).sum(axis=0)
     applied, gradient = np.array([5000.0, 5000, 5000, 0]), np.ones(13) * 400
     values = np.random.default_rng(0).normal(0, 0.1, 5000)
-    found = statistics(
+    result = statistics(
         values,
         np.linspace(0, 1, 60),
         reference=reference,
@@ -120,7 +120,7 @@ def test_every_statistic_can_be_taken():
         whole_gradient=2 * gradient,
         lengths=np.array([60.0, 60.0]),
     )
-    assert found.keys() == set(OF_WINDOW)
+    assert result.keys() == set(OF_WINDOW)
     step = SliceWindow(counts(np.linspace(0.1, 0.2, 400))[None], reference=reference)
     assert slice_statistics(step, OF_STEP).keys() == set(OF_STEP)
     assert {*OF_WINDOW, *OF_STEP} == STATISTICS.keys()
@@ -132,8 +132,8 @@ def test_without_a_spread_there_is_no_tail_to_fit():
 
 @pytest.mark.parametrize(("n", "limit"), [(200, 0.565), (1000, 0.667), (10_000, 0.7)])
 def test_fewer_tokens_bear_less_of_a_tail(n, limit):
-    found = statistics(np.random.default_rng(1).normal(0, 0.8, n))
-    assert found["pareto_k"].value - found["pareto_k_excess"].value == pytest.approx(limit, abs=0.001)
+    result = statistics(np.random.default_rng(1).normal(0, 0.8, n))
+    assert result["pareto_k"].value - result["pareto_k_excess"].value == pytest.approx(limit, abs=0.001)
 
 
 def test_k1_has_the_sign_of_the_divergence_that_is_sampled():
@@ -152,12 +152,12 @@ def test_the_jackknife_tells_how_far_a_quantile_scatters(level):
         scale = np.exp(rng.normal(0, 0.5, 64))  # a sequence's own
         values = (rng.normal(size=(64, 100)) * scale[:, None]).astype(np.float32)
         groups = [counts(values[i::8].reshape(-1)) for i in range(8)]
-        of = SliceWindow(np.stack(groups), WeightSums.none())
-        return np.log(np.quantile(np.abs(values), level)), of.log_error(level)
+        slice_window = SliceWindow(np.stack(groups), WeightSums.none())
+        return np.log(np.quantile(np.abs(values), level)), slice_window.log_error(level)
 
-    found = [sample() for _ in range(200)]
-    true = np.std([value for value, _ in found])
-    assert np.mean([error for _, error in found]) == pytest.approx(true, rel=0.15)
+    result = [sample() for _ in range(200)]
+    true = np.std([value for value, _ in result])
+    assert np.mean([error for _, error in result]) == pytest.approx(true, rel=0.15)
 
 
 tokens_of_groups = st.lists(
@@ -177,15 +177,17 @@ tokens_of_groups = st.lists(
 def test_quantile_and_its_error_are_those_of_the_plain_counts(groups, level):
     """Also of slices without tokens or with one, of log-ratios that are all 0, and of very large ones."""
     by_group = np.stack([counts(values) for values in groups])
-    of, all_counts = SliceWindow(by_group), by_group.sum(axis=(0, 1))
+    part, all_counts = SliceWindow(by_group), by_group.sum(axis=(0, 1))
     (plain,) = quantiles(all_counts, [level])
-    assert of.quantile(level) == plain or (math.isnan(plain) and math.isnan(of.quantile(level)))
-    without = [quantiles(all_counts - one.sum(axis=0), [level])[0] for one in by_group if one.any()]
+    assert part.quantile(level) == plain or (math.isnan(plain) and math.isnan(part.quantile(level)))
+    without = [quantiles(all_counts - item.sum(axis=0), [level])[0] for item in by_group if item.any()]
     if len(without) < 4 or 0 in without:
-        assert of.log_error(level) is None
+        assert part.log_error(level) is None
     else:
         g, logs = len(without), np.log(without)
-        assert of.log_error(level) == pytest.approx(np.sqrt((g - 1) ** 2 / g * logs.var(ddof=1)), rel=1e-12, abs=1e-15)
+        assert part.log_error(level) == pytest.approx(
+            np.sqrt((g - 1) ** 2 / g * logs.var(ddof=1)), rel=1e-12, abs=1e-15
+        )
 
 
 def test_what_no_exact_sums_are_kept_of_is_read_off_the_sketch():
@@ -219,10 +221,10 @@ def test_an_unknown_statistic_lists_the_known_ones():
     ],
 )
 def test_a_statistic_says_what_it_lacks(stat, more, why):
-    of = window(np.full(1999, 0.1), **more)
-    assert statistic(stat).estimate(of) is None
-    assert str(statistic(stat).lacking(of)) == why
+    part = window(np.full(1999, 0.1), **more)
+    assert statistic(stat).estimate(part) is None
+    assert str(statistic(stat).lacking(part)) == why
 
 
 def test_what_is_logged_keeps_to_sixty_keys_a_step_with_all_pairs():
-    assert sum(one.is_logged(pair, name) for one in STATISTICS.values() for pair in PAIRS for name in KNOWN) <= 60
+    assert sum(item.is_logged(pair, name) for item in STATISTICS.values() for pair in PAIRS for name in KNOWN) <= 60

@@ -63,10 +63,10 @@ def translated(framework, rows):
 def test_what_is_logged_under_its_names_is_read_as_what_it_is(framework):
     rows = list(canonical(collapses=False))[:2]
     for logged, meant in zip(translated(framework, rows), rows, strict=True):
-        found = key_map(logged).values(logged)
-        assert {"reward", "loss"} & found.keys()
-        assert {name: found[name] for name in found if name in LEVELS} == pytest.approx(
-            {name: meant[name] for name in found if name in LEVELS}
+        result = key_map(logged).values(logged)
+        assert {"reward", "loss"} & result.keys()
+        assert {name: result[name] for name in result if name in LEVELS} == pytest.approx(
+            {name: meant[name] for name in result if name in LEVELS}
         )
     assert aliases.recognise(logged) == framework
 
@@ -79,8 +79,8 @@ def test_a_collapse_is_named_and_a_healthy_run_is_silent(framework):
         diagnose(list(translated(framework, canonical(collapses=collapses)))) for collapses in (False, True)
     )
     assert healthy.keys.framework == collapsed.keys.framework == framework
-    assert [one.rule.id for one in healthy.summary.findings if one.full_severity != "info"] == []
-    loud = {one.rule.id for one in collapsed.summary.findings if one.full_severity != "info"}
+    assert [finding.rule.id for finding in healthy.summary.findings if finding.full_severity != "info"] == []
+    loud = {finding.rule.id for finding in collapsed.summary.findings if finding.full_severity != "info"}
     assert loud
     if "reward" in collapsed.keys.names:
         assert "OUT001" in loud

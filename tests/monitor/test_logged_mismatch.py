@@ -25,4 +25,4 @@ def test_a_mismatch_that_the_trainer_logs_is_named_without_an_error(framework):
         monitor.log({key: kl} | {k: v * (1 + 0.02 * rng.normal()) for k, v in extra.items()}, step)
     monitor.close()
     assert monitor.failures == []
-    assert "POL007" in {one.rule.id for one in seen.summary.findings}
+    assert "POL007" in {finding.rule.id for finding in seen.summary.findings}

@@ -30,7 +30,7 @@ def batch(step):
 
 
 def decode(ids):
-    return "".join(f" {WORD}" if one == TEXT else " word" for one in ids)
+    return "".join(f" {WORD}" if item == TEXT else " word" for item in ids)
 
 
 def train(run, log):
@@ -98,8 +98,8 @@ def tracker(request, tmp_path):
         run = td.wrap(runs.start(), **options)
         train(run, lambda metrics, step: run.log(metrics, step=step))
         trackio.finish()
-        found = [row["diag/worst_sequences"] for _, row in runs.rows() if "diag/worst_sequences" in row]
-        return found[-1]["_value"], None, list(Path(trackio.utils.TRACKIO_DIR).rglob(f"*{runs.project}*"))
+        result = [row["diag/worst_sequences"] for _, row in runs.rows() if "diag/worst_sequences" in row]
+        return result[-1]["_value"], None, list(Path(trackio.utils.TRACKIO_DIR).rglob(f"*{runs.project}*"))
 
     return of_trackio
 

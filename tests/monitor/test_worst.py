@@ -50,19 +50,22 @@ def rows(table):
 def tables(seen):
     """The tables that came with steps, by step."""
     return {
-        step: one for step, of in seen.records.items() for one in of if isinstance(one, Table) and one.name == WORST
+        step: item
+        for step, source in seen.records.items()
+        for item in source
+        if isinstance(item, Table) and item.name == WORST
     }
 
 
 def test_the_planted_sequence_tool_and_position_are_named_at_the_alert_and_at_the_end():
     seen, monitor = run(batch(step) for step in range(110))
-    (told,) = [notice.step for notice in seen.notices]
-    first = rows(tables(seen)[told])[0]
-    (table,) = [one for one in seen.tables if one.name == WORST]
+    (messages,) = [notice.step for notice in seen.notices]
+    first = rows(tables(seen)[messages])[0]
+    (table,) = [item for item in seen.tables if item.name == WORST]
     last = rows(table)[0]
     for row in (first, last):
-        found = {name: row[name] for name in ("pair", "slice", "sequence", "tool", "position", "length", "batch")}
-        assert found == {
+        result = {name: row[name] for name in ("pair", "slice", "sequence", "tool", "position", "length", "batch")}
+        assert result == {
             "pair": "policy", "slice": "post_tool", "sequence": 5, "tool": "search", "position": 17, "length": 24,
             "batch": 0,
         }  # fmt: skip
@@ -78,7 +81,7 @@ def test_the_planted_sequence_tool_and_position_are_named_at_the_alert_and_at_th
 @pytest.mark.nightly
 def test_shares_are_parts_of_the_tail_of_the_windows_eight_steps():
     seen, _ = run(batch(step) for step in range(110))
-    worst = [one for one in seen.summary.worst if one.moment == "worst"]
+    worst = [item for item in seen.summary.worst if item.moment == "worst"]
     assert len(worst) == 8
 
     def mass(step):
@@ -88,17 +91,17 @@ def test_shares_are_parts_of_the_tail_of_the_windows_eight_steps():
         return np.maximum(sizes - worst[0].limit, 0).sum(axis=1)
 
     window = sum(mass(step).sum() for step in range(worst[0].step - 7, worst[0].step + 1))
-    for one in worst:
-        assert one.share == pytest.approx(mass(one.step)[one.sequence] / window, rel=0.01)
-    assert [one.sequence for one in worst] == np.argsort(-mass(worst[0].step))[:8].tolist()
+    for item in worst:
+        assert item.share == pytest.approx(mass(item.step)[item.sequence] / window, rel=0.01)
+    assert [item.sequence for item in worst] == np.argsort(-mass(worst[0].step))[:8].tolist()
 
 
 @pytest.mark.nightly
 def test_without_ids_and_decoder_bars_are_shown():
     seen, monitor = run(batch(step, ids=False) for step in range(110))
-    (table,) = [one for one in seen.tables if one.name == WORST]
+    (table,) = [item for item in seen.tables if item.name == WORST]
     assert set("".join(row["excerpt"] for row in rows(table))) <= set("·▂▄▆█×□ «»")
-    assert all(one.token_ids is None and one.texts is None for one in seen.summary.worst)
+    assert all(item.token_ids is None and item.texts is None for item in seen.summary.worst)
     assert monitor.failures == []
 
 
@@ -106,7 +109,7 @@ def test_without_ids_and_decoder_bars_are_shown():
 def test_ids_go_nowhere(journals):
     seen, monitor = run(batch(step) for step in range(110))
     assert len(seen.summary.worst) > 8
-    assert all(one.token_ids is None for one in seen.summary.worst)
+    assert all(item.token_ids is None for item in seen.summary.worst)
     assert str(SECRET) not in repr([seen.tables, seen.records, seen.notices, seen.summary.to_json()])
     assert str(SECRET) not in json.dumps(monitor.state_dict())
     assert list(journals.iterdir()) == []
@@ -115,7 +118,7 @@ def test_ids_go_nowhere(journals):
 @pytest.mark.nightly
 def test_text_is_shown_where_a_decoder_was_given():
     seen, monitor = run((batch(step) for step in range(110)), decode=lambda ids: " ".join([WORD] * len(ids)))
-    (table,) = [one for one in seen.tables if one.name == WORST]
+    (table,) = [item for item in seen.tables if item.name == WORST]
     assert all(f"« {WORD}»" in row["excerpt"] or f"«{WORD}»" in row["excerpt"] for row in rows(table))
     assert rows(table)[0]["excerpt"].count(WORD) == 24
     assert f"[ {WORD} {WORD} {WORD} {WORD}]" in rows(table)[0]["excerpt"]
@@ -141,10 +144,10 @@ def test_text_that_comes_in_the_instant_in_which_it_is_asked_for_is_shown(monkey
 @pytest.mark.nightly
 def test_a_decoder_without_ids_is_told_what_it_lacks_once(caplog):
     seen, _ = run((batch(step, ids=False) for step in range(110)), decode=str)
-    told = [one.getMessage() for one in caplog.records if "decode was given" in one.getMessage()]
-    assert len(told) == 1
-    assert "give token_ids=... to observe" in told[0]
-    assert [one.name for one in seen.tables] == ["diag/slices", WORST]
+    messages = [record.getMessage() for record in caplog.records if "decode was given" in record.getMessage()]
+    assert len(messages) == 1
+    assert "give token_ids=... to observe" in messages[0]
+    assert [record.name for record in seen.tables] == ["diag/slices", WORST]
 
 
 @pytest.mark.nightly
@@ -153,7 +156,7 @@ def test_a_decoder_that_raises_is_counted_and_the_rest_is_as_ever():
         raise KeyError("no such token")
 
     seen, monitor = run((batch(step) for step in range(110)), decode=decode)
-    (table,) = [one for one in seen.tables if one.name == WORST]
+    (table,) = [item for item in seen.tables if item.name == WORST]
     assert rows(table)[0]["sequence"] == 5
     assert monitor.health["decode_errors"] > 0
     assert [failure.split(":")[:2] for failure in monitor.failures] == [["decode_errors", " KeyError"]]
@@ -172,7 +175,7 @@ def test_a_decoder_that_hangs_holds_up_neither_training_nor_the_end_for_long(mon
         seen, monitor = run((batch(step) for step in range(110)), decode=decode)
     finally:
         release.set()
-    (table,) = [one for one in seen.tables if one.name == WORST]
+    (table,) = [item for item in seen.tables if item.name == WORST]
     assert set(rows(table)[0]["excerpt"]) <= set("·▂▄▆█×□ «»")
     assert monitor.health["decode_errors"] == 1
     assert "not decoded within 0 s" in monitor.failures[0]
@@ -185,14 +188,14 @@ def test_a_quiet_run_looks_at_nothing_and_shows_nothing(monkeypatch):
     seen, monitor = run(example_batch(step % 60) | {"token_ids": np.ones((64, 24), int)} for step in range(100))
     assert monitor.summary().first_break is None
     assert looked == []
-    assert [one.name for one in seen.tables] == ["diag/slices"]
+    assert [item.name for item in seen.tables] == ["diag/slices"]
     assert seen.summary.worst == ()
 
 
 @pytest.mark.nightly
 def test_what_was_pending_and_never_fired_is_forgotten():
     seen, monitor = run(batch(step) if step == 85 else example_batch(step % 60) for step in range(100))
-    assert [one for one in monitor.summary().findings if one.fired is not None] == []
+    assert [finding for finding in monitor.summary().findings if finding.fired is not None] == []
     assert seen.summary.worst == ()
 
 
@@ -210,7 +213,7 @@ def test_each_finding_keeps_its_own_and_memory_is_bounded(monkeypatch):
             yield given | {"logprobs": given["old_logprobs"] + np.where(after, growth * r, r)}
 
     seen, monitor = run(course())
-    onsets = sorted({one.onset for one in seen.summary.worst})
+    onsets = sorted({item.onset for item in seen.summary.worst})
     findings = sorted({f.onset for f in monitor.summary().findings if f.fired is not None and f.pair})
     assert len(findings) > 3
     assert len(onsets) <= 3
@@ -231,9 +234,9 @@ def test_a_resumed_run_keeps_on_from_the_next_step():
         second.observe(**batch(step))
         second.log({}, step)
     second.close()
-    worst = [one for one in seen.summary.worst if one.moment == "worst"]
+    worst = [item for item in seen.summary.worst if item.moment == "worst"]
     assert (worst[0].sequence, worst[0].position, worst[0].onset) == (5, 17, first.summary().first_break.onset)
-    assert {one.step for one in seen.summary.worst} <= set(range(101, 110))
+    assert {item.step for item in seen.summary.worst} <= set(range(101, 110))
 
 
 @pytest.mark.nightly
@@ -245,7 +248,7 @@ def test_of_several_ranks_one_has_its_own_sequences_with_their_share_of_the_whol
 
         def merge(self, step, observed, names, seconds=None):
             self.names = names
-            return Merged({pair: one + one for pair, one in observed.items()})
+            return Merged({pair: our + our for pair, our in observed.items()})
 
         def received(self):
             return ()
@@ -257,9 +260,9 @@ def test_of_several_ranks_one_has_its_own_sequences_with_their_share_of_the_whol
             return Merged({})
 
     (alone, _), (both, monitor) = (run((batch(s) for s in range(110)), ranks=ranks) for ranks in (None, Twice()))
-    mine, ours = ([one for one in of.summary.worst if one.moment == "worst"] for of in (alone, both))
-    assert [one.sequence for one in ours] == [one.sequence for one in mine]
-    assert [one.share for one in ours] == pytest.approx([one.share / 2 for one in mine], rel=0.01)
+    mine, ours = ([our for our in source.summary.worst if our.moment == "worst"] for source in (alone, both))
+    assert [our.sequence for our in ours] == [our.sequence for our in mine]
+    assert [our.share for our in ours] == pytest.approx([our.share / 2 for our in mine], rel=0.01)
     assert monitor.failures == []
 
 
@@ -267,18 +270,18 @@ def test_of_several_ranks_one_has_its_own_sequences_with_their_share_of_the_whol
 @pytest.mark.parametrize("form", ["torch", "bfloat16", "packed", "ragged", "micro-batches"])
 def test_the_planted_sequence_is_found_in_whatever_form_it_comes(form):
     def given(step):
-        one = batch(step)
+        item = batch(step)
         if form == "packed":
-            return {name: np.asarray(value).reshape(-1) for name, value in one.items() if name != "tool"} | {
+            return {name: np.asarray(value).reshape(-1) for name, value in item.items() if name != "tool"} | {
                 "sequence_ids": np.repeat(np.arange(64) + 1000, 24),
-                "tool": one["tool"],
+                "tool": item["tool"],
             }
         if form == "ragged":
-            return {name: value if name == "tool" else list(map(list, value)) for name, value in one.items()}
+            return {name: value if name == "tool" else list(map(list, value)) for name, value in item.items()}
         kinds = {"f": torch.bfloat16 if form == "bfloat16" else torch.float64}
         return {
             name: value if name == "tool" else torch.from_numpy(value).to(kinds.get(value.dtype.kind))
-            for name, value in one.items()
+            for name, value in item.items()
         }
 
     if form == "micro-batches":

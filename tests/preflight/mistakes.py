@@ -86,16 +86,12 @@ def without_end(given):
 
 
 def divides_by_zero(rewards, groups):
-    found = np.zeros(len(rewards))
+    result = np.zeros(len(rewards))
     for group in np.unique(groups):
-        of = rewards[groups == group]
+        part = rewards[groups == group]
         with np.errstate(invalid="ignore"):
-            found[groups == group] = (of - of.mean()) / of.std()
-    return found
-
-
-def swap(pair):
-    return {"chosen": pair["rejected"], "rejected": pair["chosen"], "chosen_score": 0.0, "rejected_score": 1.0}
+            result[groups == group] = (part - part.mean()) / part.std()
+    return result
 
 
 B = clean.batch()
@@ -133,10 +129,6 @@ MISTAKES = {
     "the mask is shifted by a token": Mistake("padded on the right",
         changed(loss_mask=shifted(B["model_mask"])), "mask_coverage"),
     "the end token is masked": Mistake("padded on the right", changed(loss_mask=without_end(B)), "mask_end"),
-    "text is tokenised again": Mistake("GRPO in TRL",
-        {"trained_ids": [[3, 4, 5, clean.EOS], [3, 6, 2, clean.EOS]]}, "retokenisation"),
-    "chosen and rejected are swapped": Mistake("preferences",
-        {"preferences": [p | swap(p) for p in clean.pairs()]}, "pairs_order"),
     "the sampler has another temperature": Mistake("padded on the right",
         changed(rollout_logprobs=1.6 * B["old_logprobs"]), "sampler_step0"),
     "log-probs are of the next token": Mistake("padded on the right",

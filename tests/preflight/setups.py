@@ -89,11 +89,11 @@ def grpo():
 
 
 def normalised(rewards, groups):
-    found = np.zeros(len(rewards))
+    result = np.zeros(len(rewards))
     for group in np.unique(groups):
-        of = rewards[groups == group]
-        found[groups == group] = (of - of.mean()) / (of.std() + 1e-4)
-    return found
+        part = rewards[groups == group]
+        result[groups == group] = (part - part.mean()) / (part.std() + 1e-4)
+    return result
 
 
 def rollout():
@@ -101,13 +101,6 @@ def rollout():
     features = rng.normal(size=(200, 4))
     returns = 500 + features @ [100.0, -50.0, 25.0, 0.0] + rng.normal(0, 25, 200)
     return {"returns": returns, "values": returns + rng.normal(0, 40, 200)}
-
-
-def pairs():
-    return [
-        {"chosen": f"{2 * i}.", "rejected": f"{2 * i + 1}?", "chosen_score": 1.0, "rejected_score": 0.0}
-        for i in range(20)
-    ]
 
 
 EVALUATION = {
@@ -122,7 +115,6 @@ SHAPE = {
 
 def clean():
     """Arguments of `preflight` by the name of the set-up, made anew."""
-    ids = [[3, 4, 5, EOS], [3, 8, EOS]]
     masks = {"batch": batch(), "pad_id": PAD, "eos_id": EOS}
     return {
         "MountainCar": {"env": lambda: gymnasium.make("MountainCar-v0"), "policy": lambda seen: 2 * (seen[1] > 0)},
@@ -131,11 +123,10 @@ def clean():
         "padded on the right": masks,
         "padded on the left": masks | {"batch": batch(left=True)},
         "GRPO in TRL": grpo() | {
-            "config": {"eval": EVALUATION}, "sampled_ids": ids, "trained_ids": [[*row] for row in ids],
+            "config": {"eval": EVALUATION},
             "overfit": [2.3 * 0.8**i for i in range(20)], "evaluate": lambda: 0.55,
         },
         "PPO in SB3": rollout(),
-        "preferences": {"preferences": pairs()},
         "tools and memory": {
             "tool": lambda q: q * 2, "tool_arguments": [1, 2, 3],
             "memory": {"device_gib": 80, "actor": SHAPE, "reference": SHAPE, "micro_batch": 4, "length": 2048,

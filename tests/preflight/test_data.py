@@ -10,8 +10,6 @@ import torch
 
 import tracker_diag as td
 from tracker_diag.errors import BatchError, DiagError
-from tracker_diag.preflight.masks import ids_check
-from tracker_diag.preflight.preferences import order_check
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("setups.py"))))
 MASKS = ("mask_padding", "mask_prompt", "mask_tools", "mask_coverage", "mask_end")
@@ -19,8 +17,8 @@ MASKS = ("mask_padding", "mask_prompt", "mask_tools", "mask_coverage", "mask_end
 
 def statuses(batch, **given):
     given = {"pad_id": made.PAD, "eos_id": made.EOS} | given
-    found = {check.name: check for check in td.preflight(batch=batch, **given).checks}
-    return {name: found[name].status for name in MASKS}, found
+    result = {check.name: check for check in td.preflight(batch=batch, **given).checks}
+    return {name: result[name].status for name in MASKS}, result
 
 
 def packed(batch):
@@ -46,17 +44,17 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_batch_is_audited_in_any_form(form):
-    good, found = statuses(FORMS[form](made.batch()))
-    assert good == dict.fromkeys(MASKS, "pass"), found
+    good, result = statuses(FORMS[form](made.batch()))
+    assert good == dict.fromkeys(MASKS, "pass"), result
     bad = made.batch()
     bad["loss_mask"] = bad["response_mask"]
-    found = statuses(FORMS[form](bad))[1]["mask_tools"]
+    result = statuses(FORMS[form](bad))[1]["mask_tools"]
     assert (
-        found.reason
+        result.reason
         == "32 of 136 trained tokens are tool output, first in sequence 0, at token "
-        + (found.reason.rsplit(maxsplit=1)[1])
+        + (result.reason.rsplit(maxsplit=1)[1])
     )
-    assert found.values["wrong"] == 32
+    assert result.values["wrong"] == 32
 
 
 def test_without_a_response_mask_the_response_begins_with_the_first_sampled_token():
@@ -98,9 +96,9 @@ def test_sequences_that_are_left_out_whole_are_no_mistake():
     batch["loss_mask"][:7] = 0
     assert statuses(batch)[0] == dict.fromkeys(MASKS, "pass")
     batch["loss_mask"][:] = 0
-    tried, found = statuses(batch)
+    tried, result = statuses(batch)
     assert tried == dict.fromkeys(MASKS, "not checked") | {"mask_coverage": "fail"}
-    assert "nothing is trained" in found["mask_coverage"].reason
+    assert "nothing is trained" in result["mask_coverage"].reason
 
 
 def test_a_turn_of_the_user_after_the_response_began_is_reported():
@@ -121,10 +119,10 @@ def test_a_mask_that_is_shifted_either_way_is_reported(by):
 
 def test_a_batch_without_what_a_check_needs_says_what_to_give():
     for batch in ({}, {"token_ids": np.ones((2, 3), int)}, {"loss_mask": None}):
-        tried, found = statuses(batch)
+        tried, result = statuses(batch)
         assert tried == dict.fromkeys(MASKS, "not checked")
-        assert all(found[name].do.startswith("give ") for name in (*MASKS, "batch_form", "sampler_step0"))
-    tried, found = statuses({"loss_mask": np.ones((2, 3), int)})
+        assert all(result[name].do.startswith("give ") for name in (*MASKS, "batch_form", "sampler_step0"))
+    tried, result = statuses({"loss_mask": np.ones((2, 3), int)})
     assert tried == dict.fromkeys(MASKS, "not checked")
 
 
@@ -143,31 +141,3 @@ def test_arrays_that_do_not_fit_together_are_refused():
         td.preflight(batch={"loss_mask": np.ones((0, 40), int)})
     with pytest.raises(DiagError, match="batch: list given, expected a mapping"):
         td.preflight(batch=[1, 2])
-
-
-def test_ids_are_compared_sequence_by_sequence():
-    assert ids_check([[1, 2], [3]], [[1, 2], [3]]).status == "pass"
-    assert ids_check([torch.tensor([1, 2])], [np.array([1, 2])]).status == "pass"
-    assert ids_check([[1, 2], [3]], [[1, 2], [3, 4]]).reason.endswith("sequence 1 from token 1 on")
-    assert ids_check([[1, 2, 3]], [[1, 9, 3]]).values == {"differing": 1}
-    assert ids_check([], []).status == "not checked"
-    with pytest.raises(BatchError, match="trained_ids: 1 sequences given, expected 2"):
-        ids_check([[1], [2]], [[1]])
-
-
-def pair(**given):
-    return {"chosen": "So.", "rejected": "No."} | given
-
-
-def order(*pairs):
-    return order_check(pairs).status
-
-
-def test_an_order_needs_scores_and_bears_some_noise():
-    noisy = [pair(chosen_score=float(i % 5 > 0), rejected_score=0.5) for i in range(20)]
-    assert order(*noisy) == "pass"
-    assert order(pair(chosen_score=float("nan"), rejected_score=1.0)) == "fail"
-    for pairs in ([], [pair()], [pair(chosen_score=1.0, rejected_score=1.0)]):
-        assert order(*pairs) == "not checked"
-    with pytest.raises(BatchError, match=r"preferences\[1\]: a pair without rejected given"):
-        td.preflight(preferences=[pair(), {"chosen": "So."}])

@@ -38,22 +38,22 @@ def hangs():
 
 
 def test_an_environment_that_keeps_its_contract_passes():
-    found = by_name(td.preflight(env=Works()))
-    assert [found[name].status for name in ("env_steps", "env_ends")] == ["pass"] * 2
-    assert found["env_steps"].values == {"steps": 15, "mean_return": 3.0}
-    assert found["env_api"].status == "not checked"
-    assert found["expert_beats_random"].do.startswith("give env=... and policy=...")
+    result = by_name(td.preflight(env=Works()))
+    assert [result[name].status for name in ("env_steps", "env_ends")] == ["pass"] * 2
+    assert result["env_steps"].values == {"steps": 15, "mean_return": 3.0}
+    assert result["env_api"].status == "not checked"
+    assert result["expert_beats_random"].do.startswith("give env=... and policy=...")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["reset", "step"])
 def test_an_environment_that_hangs_is_left_behind(hangs, where):
     report = td.preflight(env=type("Hangs", (Works,), {where: hangs})(), policy=lambda seen: 1, seconds=0.1)
-    found = by_name(report)
-    assert found["env_steps"].status == "fail"
-    assert found["env_steps"].reason.endswith("of episode 0 did not return in time")
-    assert where in found["env_steps"].reason
-    assert {found[name].status for name in ("env_ends", "env_api", "expert_beats_random")} == {"not checked"}
+    result = by_name(report)
+    assert result["env_steps"].status == "fail"
+    assert result["env_steps"].reason.endswith("of episode 0 did not return in time")
+    assert where in result["env_steps"].reason
+    assert {result[name].status for name in ("env_ends", "env_api", "expert_beats_random")} == {"not checked"}
 
 
 @pytest.mark.slow
@@ -65,10 +65,10 @@ def test_an_environment_that_hangs_later_on_is_left_behind_too(hangs):
             self.resets += 1
             return hangs() if self.resets > 6 else super().reset()
 
-    found = by_name(td.preflight(env=Later(), policy=lambda seen: 1, seconds=2))
-    assert found["env_steps"].status == "pass"
-    assert found["expert_beats_random"].reason == "at random: reset of episode 1 did not return in time"
-    assert found["env_api"].status == "not checked"
+    result = by_name(td.preflight(env=Later(), policy=lambda seen: 1, seconds=2))
+    assert result["env_steps"].status == "pass"
+    assert result["expert_beats_random"].reason == "at random: reset of episode 1 did not return in time"
+    assert result["env_api"].status == "not checked"
 
 
 def test_what_makes_an_environment_may_hang_or_raise(hangs):
@@ -83,12 +83,13 @@ def test_what_makes_an_environment_may_hang_or_raise(hangs):
 
 @pytest.mark.slow
 def test_a_policy_that_hangs_or_raises_is_named(hangs):
-    found = by_name(td.preflight(env=Works(), random_policy=lambda seen: 0, policy=hangs, seconds=2))
+    result = by_name(td.preflight(env=Works(), random_policy=lambda seen: 0, policy=hangs, seconds=2))
     assert (
-        found["expert_beats_random"].reason == "by the policy: the policy at step 0 of episode 0 did not return in time"
+        result["expert_beats_random"].reason
+        == "by the policy: the policy at step 0 of episode 0 did not return in time"
     )
-    found = by_name(td.preflight(env=Works(), policy=lambda seen: seen["x"]))
-    assert "the policy at step 0 of episode 0 raised TypeError" in found["expert_beats_random"].reason
+    result = by_name(td.preflight(env=Works(), policy=lambda seen: seen["x"]))
+    assert "the policy at step 0 of episode 0 raised TypeError" in result["expert_beats_random"].reason
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no display"), SystemExit("bye"), AssertionError()])
@@ -167,26 +168,26 @@ def test_what_is_no_environment_is_reported():
 
 
 def test_without_an_action_space_something_has_to_act():
-    found = by_name(td.preflight(env=type("NoSpace", (Works,), {"action_space": None})()))
-    assert {found[name].do for name in ("env_steps", "env_ends")} == {
+    result = by_name(td.preflight(env=type("NoSpace", (Works,), {"action_space": None})()))
+    assert {result[name].do for name in ("env_steps", "env_ends")} == {
         "give random_policy=..., from an observation to an action, as the environment has no action_space"
     }
 
 
 def test_too_little_time_is_no_verdict():
-    found = by_name(td.preflight(env=Works(), policy=lambda seen: 1, seconds=0.0))
-    assert found["env_ends"].do == found["expert_beats_random"].do == "give more time with seconds=..."
+    result = by_name(td.preflight(env=Works(), policy=lambda seen: 1, seconds=0.0))
+    assert result["env_ends"].do == result["expert_beats_random"].do == "give more time with seconds=..."
 
 
 @pytest.mark.slow
 def test_real_environments_of_gymnasium_pass_their_checker():
     for name in ("CartPole-v1", "FrozenLake-v1", "Pendulum-v1"):
-        found = by_name(td.preflight(env=lambda name=name: gymnasium.make(name)))
-        assert {found[check].status for check in ("env_steps", "env_ends", "env_api")} == {"pass"}, name
-        assert "\x1b" not in found["env_api"].reason
-        assert found["env_api"].reason.startswith("check_env of Gymnasium and Stable-Baselines3: nothing wrong")
+        result = by_name(td.preflight(env=lambda name=name: gymnasium.make(name)))
+        assert {result[check].status for check in ("env_steps", "env_ends", "env_api")} == {"pass"}, name
+        assert "\x1b" not in result["env_api"].reason
+        assert result["env_api"].reason.startswith("check_env of Gymnasium and Stable-Baselines3: nothing wrong")
         if name == "Pendulum-v1":
-            assert "symmetric and normalized Box action space" in found["env_api"].reason
+            assert "symmetric and normalized Box action space" in result["env_api"].reason
 
 
 def test_what_a_checker_refuses_is_a_finding_and_the_rest_is_checked():
@@ -201,13 +202,13 @@ def test_what_a_checker_refuses_is_a_finding_and_the_rest_is_checked():
         def step(self, action):
             return 0, 1.0, self.over, False, {}
 
-    found = by_name(td.preflight(env=OneStep, policy=lambda seen: 1))
-    assert found["env_api"].status == "fail"
+    result = by_name(td.preflight(env=OneStep, policy=lambda seen: 1))
+    assert result["env_api"].status == "fail"
     refused = "Stable-Baselines3's check_env raised AssertionError: The `terminated` signal must be a boolean"
-    assert found["env_api"].reason == refused
-    assert "gymnasium.farama.org" in found["env_api"].do
-    assert found["env_ends"].status == "pass"
-    assert found["expert_beats_random"].values["random"] == 1
+    assert result["env_api"].reason == refused
+    assert "gymnasium.farama.org" in result["env_api"].do
+    assert result["env_ends"].status == "pass"
+    assert result["expert_beats_random"].values["random"] == 1
 
     class Words(OneStep):  # no space of Stable-Baselines3, which is no mistake
         observation_space, over = gymnasium.spaces.Text(9), True

@@ -18,9 +18,11 @@ def allocated(model, optimizer):
     ids = torch.randint(0, 1000, (2, 16))
     model(input_ids=ids, labels=ids).loss.backward()
     optimizer.step()
-    held = [*model.parameters(), *(one.grad for one in model.parameters() if one.grad is not None)]
-    held += [value for of in optimizer.state.values() for value in of.values() if torch.is_tensor(value)]
-    return sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in held}.values())
+    held = [*model.parameters(), *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)]
+    held += [value for part in optimizer.state.values() for value in part.values() if torch.is_tensor(value)]
+    return sum(
+        {parameter.untyped_storage().data_ptr(): parameter.untyped_storage().nbytes() for parameter in held}.values()
+    )
 
 
 def real(shape, dtype=torch.float32, kind="Qwen2"):
@@ -103,8 +105,8 @@ def test_lora_trains_what_peft_trains():
     import peft
 
     model = peft.get_peft_model(real(SHAPE), peft.LoraConfig(r=8, target_modules="all-linear"))
-    trained = [one for one in model.parameters() if one.requires_grad]
-    assert Model(**SHAPE).adapters(8) == sum(one.numel() for one in trained)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert Model(**SHAPE).adapters(8) == sum(parameter.numel() for parameter in trained)
     held = allocated(model, torch.optim.AdamW(trained, lr=1e-4))
     assert estimated(precision="float32", lora_rank=8) == pytest.approx(held, rel=0.05)
 
@@ -155,7 +157,7 @@ def test_activations_are_within_15_per_cent_of_what_a_real_model_keeps_for_its_b
         settings = peft.LoraConfig(r=rank, target_modules="all-linear", lora_dropout=0.0)
         model = peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
     ids = torch.randint(0, 50, (2, 256))
-    weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept = {}
 
     def keep(tensor):
@@ -178,10 +180,10 @@ def test_weights_in_8_bits_are_those_of_a_model_on_the_meta_device(more):
         model = real({key: value for key, value in shape.items() if key != "quantization_config"}, torch.bfloat16,
                      "Qwen3Moe" if more else "Qwen2")  # fmt: skip
     held = 0
-    for name, one in model.named_parameters():
-        in_layer = "layers" in name and one.dim() > 1
-        held += (one.to(torch.float8_e4m3fn) if in_layer else one).nbytes
-        held += 4 * -(-one.shape[-2] // 64) * -(-one.shape[-1] // 64) * one.shape[:-2].numel() if in_layer else 0
+    for name, item in model.named_parameters():
+        in_layer = "layers" in name and item.dim() > 1
+        held += (item.to(torch.float8_e4m3fn) if in_layer else item).nbytes
+        held += 4 * -(-item.shape[-2] // 64) * -(-item.shape[-1] // 64) * item.shape[:-2].numel() if in_layer else 0
     weights = estimate(plan_from({"device_gib": 1, "actor": 1.0, "reference": shape}))["reference weights"]
     assert weights * GIB == pytest.approx(held, rel=0.02)
 

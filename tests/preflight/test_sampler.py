@@ -110,4 +110,4 @@ def test_tensors_that_do_not_fit_are_refused(rng):
 def test_probabilities_in_place_of_their_logarithms_are_reported(rng):
     given = batch(rng)
     report = td.preflight(batch=given | {"rollout_logprobs": np.exp(given["rollout_logprobs"])})
-    assert "Are these probabilities?" in next(one.reason for one in report.checks if one.name == "batch_form")
+    assert "Are these probabilities?" in next(item.reason for item in report.checks if item.name == "batch_form")

@@ -34,5 +34,5 @@ def test_a_protocol_is_saved_as_it_is_or_not_at_all():
 
 def test_all_settings_that_a_rule_watches_are_asked_for():
     watched = next(rule for rule in catalog() if rule.id == "EVA001").signals["setting_changed"].keys
-    asked = {name for one in evaluation.protocol().values() for name in one["names"]}
+    asked = {name for item in evaluation.protocol().values() for name in item["names"]}
     assert {key for key in watched if key not in asked} == {"*val_kwargs.*"}  # all of verl's together

@@ -60,7 +60,7 @@ def fleet(rng, make_batch):
 def test_axe_finds_nothing_on_a_screen_or_a_phone_in_light_or_dark(make, rng, make_batch, page, tmp_path):
     file = tmp_path / "page.html"
     file.write_text(make(rng, make_batch), encoding="utf-8")
-    found = []
+    result = []
     for width in (1440, 390):
         for scheme in ("light", "dark"):
             page.set_viewport_size({"width": width, "height": 844})
@@ -68,5 +68,5 @@ def test_axe_finds_nothing_on_a_screen_or_a_phone_in_light_or_dark(make, rng, ma
             page.goto(file.as_uri())
             page.eval_on_selector_all("details", "all => all.forEach(one => one.open = true)")
             for wrong in Axe().run(page).response["violations"]:
-                found += [(width, scheme, wrong["id"], wrong["impact"], one["html"]) for one in wrong["nodes"]]
-    assert found == []
+                result += [(width, scheme, wrong["id"], wrong["impact"], item["html"]) for item in wrong["nodes"]]
+    assert result == []

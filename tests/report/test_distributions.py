@@ -58,15 +58,15 @@ def scored(counts, edges):
 def test_rewards_are_columns_over_one_axis_for_all_steps():
     early, late = scored([3, 1], [0.0, 0.5, 1.0]), scored([0, 4], [1.0, 1.5, 2.0])
     tail = histogram([9, 1, 0])
-    found = rewards([(0, (tail, early)), (7, (late,))])
-    assert (found.pair, found.steps) == (SAMPLES, [0, 7])
+    result = rewards([(0, (tail, early)), (7, (late,))])
+    assert (result.pair, result.steps) == (SAMPLES, [0, 7])
     high = HEIGHT * 0.05
-    assert found.now["reward"] == [
+    assert result.now["reward"] == [
         f"M0.0 {HEIGHT}V{high:.1f}H150.0V{HEIGHT}M150.0 {HEIGHT}V{HEIGHT * (1 - 0.95 / 3):.1f}H300.0V{HEIGHT}",
         f"M450.0 {HEIGHT}V{high:.1f}H600.0V{HEIGHT}",
     ]
-    assert [tick for _, tick in found.ticks] == ["0", "0.5", "1", "1.5", "2"]
-    assert [one.pair for one in steppers([(0, (tail, early))])] == ["policy"]
+    assert [tick for _, tick in result.ticks] == ["0", "0.5", "1", "1.5", "2"]
+    assert [stepper.pair for stepper in steppers([(0, (tail, early))])] == ["policy"]
     assert rewards([(0, (tail,))]) is None
 
 

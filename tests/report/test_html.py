@@ -57,11 +57,11 @@ def test_it_says_what_broke_and_who_was_blind(summary):
 def test_the_decision_and_the_damage_are_on_top_and_the_evidence_is_folded():
     rules = {rule.id: rule for rule in catalog()}
     parts = (("POL001", "post_tool", 5, 10), ("POL004", "post_tool", 8, 12), ("OUT001", "all", 30, 40))
-    found = tuple(
+    result = tuple(
         Finding(rules[id], None, slice, "firing", onset, fired, None, f"{id} says this", ())
         for id, slice, onset, fired in parts
     )
-    page = render_html(Summary("x", 50, 0, 49, found, {}, ()))
+    page = render_html(Summary("x", 50, 0, 49, result, {}, ()))
     top, below = page.split("</h1>", 1)
     assert top.endswith(
         '<span class="tone">Stop.</span> Token probabilities diverge after tool calls, since about step 5'
@@ -80,7 +80,7 @@ ODD = ("<script>alert(1)</script>", "x" * 300, "\u202eمكافأة/المتوس�
 @pytest.mark.slow
 def test_two_hundred_incidents_with_odd_names_are_a_page_of_two_megabytes_and_a_verdict_of_25_lines():
     rules = [rule for rule in catalog() if rule.severity != "info"]
-    found = tuple(
+    result = tuple(
         Finding(
             rules[i % len(rules)], None, f"tool:{ODD[i % 5]}{i}", "resolved", 500 * i, 500 * i + 10, 500 * i + 20,
             f"{ODD[i % 5]} says this", (),
@@ -88,7 +88,7 @@ def test_two_hundred_incidents_with_odd_names_are_a_page_of_two_megabytes_and_a_
         for i in range(200)
     )  # fmt: skip
     curves = {name: {0: 0.5, 99_999: 0.1} for name in ODD}
-    summary = Summary("x", 100_000, 0, 99_999, found, {}, (), curves=curves)
+    summary = Summary("x", 100_000, 0, 99_999, result, {}, (), curves=curves)
     assert len(summary.incidents) == 200
     page = render_html(summary)
     assert len(page.encode()) < 2_000_000
@@ -102,13 +102,13 @@ def test_two_hundred_incidents_with_odd_names_are_a_page_of_two_megabytes_and_a_
 @pytest.mark.slow
 def test_a_run_without_a_reward_is_told_by_what_it_has():
     rows = {step: {"train/kl": 0.01, "train/loss": 0.5 if step < 30 else math.nan} for step in range(40)}
-    found = diagnose(FinishedRun("run", rows, {}, {}, ()))
-    assert found.summary.first_break is not None
-    page, said = run_page(found), plain(on_screen(found))
+    result = diagnose(FinishedRun("run", rows, {}, {}, ()))
+    assert result.summary.first_break is not None
+    page, text = run_page(result), plain(on_screen(result))
     assert "NaN or infinity in train/loss, since step 30</h1>" in page
     assert "no reward and no evaluation could be judged" in page
-    assert "broke first  NaN or infinity" in said
-    assert "reward" not in said
+    assert "broke first  NaN or infinity" in text
+    assert "reward" not in text
     assert 'data-chart aria-label="reward' not in page
 
 
@@ -120,17 +120,17 @@ def test_a_quiet_run_continues_and_a_short_one_is_too_short():
     page = render_html(replace(summary, judged=True))
     assert "Continue.</span> Nothing is wrong in 0 rows, as far as the rules could see</h1>" in page
     assert f"<b>0 of {len(catalog())} rules</b>could see, and found nothing" in page
-    one = run_page(diagnose(FinishedRun("run", {7: {"reward": 0.5, "loss": 0.25}}, {}, {}, ())))
-    assert "run</bdi> · 1 row</p>" in one
-    assert "At step 7: reward <strong>0.5</strong>, loss <strong>0.25</strong>." in one
-    assert "data-chart " not in one
+    item = run_page(diagnose(FinishedRun("run", {7: {"reward": 0.5, "loss": 0.25}}, {}, {}, ())))
+    assert "run</bdi> · 1 row</p>" in item
+    assert "At step 7: reward <strong>0.5</strong>, loss <strong>0.25</strong>." in item
+    assert "data-chart " not in item
 
 
 def test_cells_that_carry_it_are_bars_of_shares():
     rule = next(rule for rule in catalog() if rule.id == "POL001")
     carriers = (Carrier("tool:<b>", 0.71, 0.18, 0.5), Carrier("turn:1", 0.9, 0.4, 0.5))
-    one = Finding(rule, "policy", "post_tool", "firing", 5, 9, None, "what", (), carried_by=carriers)
-    page = render_html(Summary("x", 50, 0, 49, (one,), {}, ()))
+    finding = Finding(rule, "policy", "post_tool", "firing", 5, 9, None, "what", (), carried_by=carriers)
+    page = render_html(Summary("x", 50, 0, 49, (finding,), {}, ()))
     assert "tool:&lt;b&gt; <small>71 % of the growth, 18 % of the tokens" in page
     assert page.count("Which cells carry it") == 1
     assert '<i style="width:71.0%' in page

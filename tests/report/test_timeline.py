@@ -112,9 +112,9 @@ def test_damage_is_red_whatever_its_severity():
 
 def test_the_slice_is_told_where_the_title_does_not_say_it():
     two = [finding("POL004"), finding("POL004", 50, slice="text_only"), finding("ENV001", 50, slice="tool:search")]
-    lines = shown([Incident(one) for one in two])
-    told = [line.split()[:2] for line in lines[1:]]
-    assert told == [["POL004", "post_tool"], ["POL004", "text_only"], ["ENV001", "tool:search"]]
+    lines = shown([Incident(item) for item in two])
+    messages = [line.split()[:2] for line in lines[1:]]
+    assert messages == [["POL004", "post_tool"], ["POL004", "text_only"], ["ENV001", "tool:search"]]
 
 
 @pytest.mark.parametrize("symptoms", [0, 3, 9])

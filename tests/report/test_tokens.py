@@ -53,8 +53,8 @@ def page(*sequences):
 
 def test_a_token_is_as_strong_as_it_is_far_beyond_the_limit():
     values = np.array([0.0, 0.1, 0.11, -0.21, 0.41, -0.9, np.nan, np.inf, -0.09, 3.0])
-    one = sequence(10, 5, (), values, sampled=np.array([True] * 9 + [False]))
-    assert strengths(one).tolist() == [0, 0, 1, 2, 3, 4, BROKEN, BROKEN, 0, 0]
+    item = sequence(10, 5, (), values, sampled=np.array([True] * 9 + [False]))
+    assert strengths(item).tolist() == [0, 0, 1, 2, 3, 4, BROKEN, BROKEN, 0, 0]
 
 
 def test_the_excerpt_is_what_stands_around_the_largest_and_the_end_of_the_tool_result_before_it():
@@ -67,8 +67,8 @@ def test_the_excerpt_is_what_stands_around_the_largest_and_the_end_of_the_tool_r
 
 @given(st.integers(5, 199), st.integers(0, 190), st.integers(0, 200))
 def test_parts_of_an_excerpt_lie_in_the_window_and_apart(at, begin, length):
-    one = sequence(200, at, range(begin, min(begin + length, 200)))
-    parts = excerpt(one)
+    item = sequence(200, at, range(begin, min(begin + length, 200)))
+    parts = excerpt(item)
     assert any(at in part for part in parts)
     assert sum(map(len, parts)) <= 61 + 24
     assert all(0 <= part.start < part.stop <= 200 for part in parts)
@@ -104,12 +104,12 @@ def test_the_table_has_one_type_a_column_and_says_what_is_no_number():
 
 
 def test_the_tables_excerpt_is_text_with_the_tool_result_in_brackets():
-    one = sequence(100, 40, range(20, 30))
-    text = worst_table([sequence(100, 40, range(20, 30), texts=spelled(one, "w{} "))]).rows[0][-1]
+    item = sequence(100, 40, range(20, 30))
+    text = worst_table([sequence(100, 40, range(20, 30), texts=spelled(item, "w{} "))]).rows[0][-1]
     assert text.startswith("w5 w6 ")
     assert "[w20 w21 w22 w23 w24 w25 w26 w27 w28 w29 ]w30 " in text
     assert "w39 «w40 »w41 " in text
-    long = worst_table([sequence(texts=spelled(one, "a long token {} "))]).rows[0][-1]
+    long = worst_table([sequence(texts=spelled(item, "a long token {} "))]).rows[0][-1]
     assert "«a long token 70 »" in long
     assert len(long) == IN_TABLE
     assert long.startswith("…")
@@ -118,8 +118,8 @@ def test_the_tables_excerpt_is_text_with_the_tool_result_in_brackets():
 @pytest.mark.slow
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_texts_and_names_are_text(hostile):
-    one = sequence()
-    text = page(sequence(texts=(hostile,) * one.in_slice.size, tool=hostile[:40], slice="tool:" + hostile[:40]))
+    item = sequence()
+    text = page(sequence(texts=(hostile,) * item.in_slice.size, tool=hostile[:40], slice="tool:" + hostile[:40]))
     assert "<script>alert" not in text
     assert "<img" not in text
     assert text.count("</style>") == 2
@@ -132,8 +132,8 @@ def test_the_page_names_place_step_sequence_tool_and_position():
     text = page(sequence(), sequence(moment="first", step=90, sequence=7, batch=2, tool="", share=None))
     assert "policy, post_tool, since step 80" in text
     assert "Step 112, sequence 5</strong>" in text
-    said = "the worst step · after tool search · largest log-ratio -2 at position 1,070 of 100 · 25 % of the window"
-    assert said in text
+    output = "the worst step · after tool search · largest log-ratio -2 at position 1,070 of 100 · 25 % of the window"
+    assert output in text
     assert "Step 90, sequence 7</strong> of batch 2 <span" in text
     assert "the first step that was kept · largest" in text
     assert WORST_TABLE not in text  # the section says the same
@@ -144,10 +144,10 @@ WORST_TABLE = "diag/worst_sequences"
 
 @pytest.mark.slow
 def test_a_token_is_coloured_by_sign_and_strength_the_largest_marked_and_tool_results_boxed():
-    one = sequence(100, 40, range(20, 30))
-    r = np.where(one.sampled, 0.05, 0.0)
+    item = sequence(100, 40, range(20, 30))
+    r = np.where(item.sampled, 0.05, 0.0)
     r[38], r[39], r[40] = 0.15, -0.25, 1.0
-    shown = sequence(100, 40, range(20, 30), r, texts=spelled(one))
+    shown = sequence(100, 40, range(20, 30), r, texts=spelled(item))
     text = page(shown)
     assert '<span class="p1" title="position 1038: +0.15">w38</span>' in text
     assert '<span class="m2" title="position 1039: -0.25">w39</span>' in text
@@ -160,8 +160,8 @@ def test_a_token_is_coloured_by_sign_and_strength_the_largest_marked_and_tool_re
 
 def test_a_strip_has_a_bar_a_token_up_or_down_and_its_place_in_hundredths():
     ratios = np.array([0.0, 0.1, -0.3, np.nan, 0.0, 0.0])
-    one = sequence(6, 2, range(4, 6), ratios, sampled=np.array([True] * 4 + [False] * 2))
-    (group,) = groups([one])
+    item = sequence(6, 2, range(4, 6), ratios, sampled=np.array([True] * 4 + [False] * 2))
+    (group,) = groups([item])
     (strip,) = group.shown
     assert (strip.up, strip.down, strip.broken) == ("M1.5 50v-25", "M2.5 50v50", "M3.5 0v100")
     assert (strip.first, strip.last, strip.tokens) == (1000, 1005, 6)
@@ -180,9 +180,9 @@ def test_however_many_there_are_the_page_stays_below_two_megabytes():
         for place in range(16)
         for _ in range(24)
     ]
-    found = groups(kept)
-    assert len(found) == MOST_PLACES
-    assert {len(one.shown) for one in found} == {OPEN}
+    result = groups(kept)
+    assert len(result) == MOST_PLACES
+    assert {len(item.shown) for item in result} == {OPEN}
     text = page(*kept)
     assert len(text.encode()) < 2_000_000
     assert f"{8 - OPEN} more, of this step and of others" in text

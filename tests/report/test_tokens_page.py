@@ -51,7 +51,7 @@ def test_it_fits_every_screen_runs_nothing_and_loads_nothing(report, page):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator(".strip").count() == 10
         for shown in (".strip", ".strip i", ".said"):
-            for box in (one.bounding_box() for one in page.locator(shown).all()):
+            for box in (item.bounding_box() for item in page.locator(shown).all()):
                 assert 0 <= box["x"] <= box["x"] + box["width"] <= width
     assert not dialogs
     assert [url for url in asked if not url.startswith("file:")] == []

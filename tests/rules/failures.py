@@ -152,9 +152,9 @@ FAILURES = {
 
 def failed(name, seed):
     """A run of failure `name`, and the row from which on it is ill."""
-    of = FAILURES[name]
+    source = FAILURES[name]
     rng = np.random.default_rng([seed, *name.encode()])
-    run = simulated.whole(str(rng.choice(of.algorithms)), rng, np.arange(simulated.ROWS), **of.base)
+    run = simulated.whole(str(rng.choice(source.algorithms)), rng, np.arange(simulated.ROWS), **source.base)
     case = Case(run, rng)
-    of.happens(case)
+    source.happens(case)
     return run, case.onset

@@ -28,7 +28,10 @@ def test_an_acknowledged_rule_gives_no_notice_until_its_time_is_over():
     judge.acknowledge("ZZZ001", "a tool is down", steps=10)
     assert len(notices(judge, range(3, 9), 0.9)) == 1, "the end is still reported"
     assert notices(judge, range(9, 13), 0.1) == []
-    assert [(one.acknowledged, one.severity) for one in judge.incidents][-1] == ("a tool is down", "warn")
+    assert [(incident.acknowledged, incident.severity) for incident in judge.incidents][-1] == (
+        "a tool is down",
+        "warn",
+    )
     again = Judge([LOW], GrowthSettings())
     again.load_state_dict(judge.state_dict(), StepInputs())
     for judged in (judge, again):

@@ -8,6 +8,7 @@ from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.incidents import incidents
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.observed import Observed
@@ -171,11 +172,11 @@ def test_an_explanation_that_goes_away_is_told():
         id="ZZZ002", name="high-kl", signals={"high": HIGH}, when=["high"], summary="x", inhibits=["ZZZ001"],
         link="policy_update",
     )  # fmt: skip
-    engine, told = Engine([rule(), second]), []
+    engine, messages = Engine([rule(), second]), []
     for step, kl in enumerate((0, 2, 2, 0)):
         series = {"reward": Scalar("reward", 0), "kl": Scalar("kl", kl)}
-        told.append([(f.rule.id, f.state, f.inhibited_by) for f in engine.evaluate(Observed(step, series))])
-    assert told == [
+        messages.append([(f.rule.id, f.state, f.inhibited_by) for f in engine.evaluate(Observed(step, series))])
+    assert messages == [
         [("ZZZ001", "firing", None)],
         [("ZZZ001", "firing", "ZZZ002"), ("ZZZ002", "firing", None)],
         [],
@@ -213,10 +214,10 @@ def test_first_break_is_the_earliest_onset_then_the_diagnostic_order():
     policy = rule(id="ZZZ002", name="b", link="policy_update")
     engine = Engine([policy, reward])
     run(engine, [1, 0])
-    assert first_break(engine.findings).rule.id == "ZZZ001"
+    assert first_break(incidents(engine.findings)).rule.id == "ZZZ001"
     quiet = Engine([rule(severity="info")])
     run(quiet, [0])
-    assert first_break(quiet.findings) is None
+    assert first_break(incidents(quiet.findings)) is None
 
 
 def test_not_with_a_missing_series_is_unknown():
@@ -329,8 +330,8 @@ def test_a_gain_that_is_lost_is_gone_three_rows_later_and_after_a_restart_too():
         second.load_state_dict(first.state_dict())
         series = ({"reward": Scalar("reward", reward)} for reward in rewards[cut:])
         rest = []
-        for step, one in enumerate(series, cut):
-            second.evaluate(Observed(step, one))
+        for step, item in enumerate(series, cut):
+            second.evaluate(Observed(step, item))
             rest.append(second.states()["ZZZ001"])
         assert begun + rest == states
 
@@ -348,14 +349,14 @@ def test_an_algorithm_that_is_told_late_changes_limits_and_rules_and_nothing_tha
     of_dpo = rule(id="ZZZ002", algorithms=["dpo"], for_steps=5)
     engine = Engine([rule(signals={"low": limit}, for_steps=5), rule(id="ZZZ003", for_steps=5), of_dpo])
     assert run(engine, [0.3] * 3)[-1] == "pending"
-    told = engine.with_algorithm("ppo")
-    assert told.with_algorithm("dpo") is told
+    messages = engine.with_algorithm("ppo")
+    assert messages.with_algorithm("dpo") is messages
     assert engine.with_algorithm(None) is engine
-    assert [one.id for one in told.rules] == ["ZZZ001", "ZZZ003"]
+    assert [item.id for item in messages.rules] == ["ZZZ001", "ZZZ003"]
     for step in (3, 4):
-        told.evaluate(Observed(step, {"reward": Scalar("reward", 0.3)}))
-    assert told.states() == {"ZZZ001": "healthy", "ZZZ003": "firing"}
-    assert [(finding.rule.id, finding.onset, finding.fired) for finding in told.findings] == [("ZZZ003", 0, 4)]
+        messages.evaluate(Observed(step, {"reward": Scalar("reward", 0.3)}))
+    assert messages.states() == {"ZZZ001": "healthy", "ZZZ003": "firing"}
+    assert [(finding.rule.id, finding.onset, finding.fired) for finding in messages.findings] == [("ZZZ003", 0, 4)]
 
 
 def test_a_rule_of_another_algorithm_that_has_fired_stays_until_its_finding_ends():
@@ -370,9 +371,9 @@ def test_a_rule_of_another_algorithm_that_has_fired_stays_until_its_finding_ends
 def test_an_algorithm_may_be_told_in_the_midst_of_a_step():
     engine = Engine([rule(for_steps=2)])
     engine.evaluate(Observed(0, {"reward": Scalar("reward", 0.3)}))
-    told = engine.with_algorithm("ppo")
-    told.evaluate(Observed(0, {"reward": Scalar("reward", 0.3), "kl": Scalar("kl", 1.0)}))
-    assert told.states() == {"ZZZ001": "pending"}, "the same step does not count twice"
+    messages = engine.with_algorithm("ppo")
+    messages.evaluate(Observed(0, {"reward": Scalar("reward", 0.3), "kl": Scalar("kl", 1.0)}))
+    assert messages.states() == {"ZZZ001": "pending"}, "the same step does not count twice"
 
 
 @pytest.mark.parametrize(("rows", "fires"), [(60, 6), (None, 30)])
@@ -418,4 +419,4 @@ def test_the_outcome_is_reward_and_evaluation_and_no_part_of_them():
         parts = {"reward_max": 1.0, "env_reward_best": step / 30, "env_reward:web": step / 50}
         values = parts | {"reward": step / 40, "eval_score": step / 80}
         engine.evaluate(Observed(step, {name: Scalar(name, value) for name, value in values.items()}))
-    assert {one.series for one in engine.best} == {"reward", "eval_score"}
+    assert {item.series for item in engine.best} == {"reward", "eval_score"}

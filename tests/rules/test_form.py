@@ -12,6 +12,7 @@ import tracker_diag.rules.signals as kinds
 from tests.rules.texts import data
 from tracker_diag.rules.conditions import named
 from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.model import SCHEMA, schema
 from tracker_diag.rules.shared import FILE, shared
 from tracker_diag.rules.signals import AnySignal
 from tracker_diag.rules.signals.base import KINDS
@@ -147,3 +148,9 @@ def test_what_is_wrong_with_a_short_signal(short, message):
     with pytest.raises(ValidationError) as error:
         DATA.validate_python(short)
     assert message in str(error.value)
+
+
+def test_every_file_of_the_catalogue_names_the_schema_that_is_there():
+    for file in FILE.parent.glob("[A-Z]*.yaml"):
+        assert file.read_text().startswith(f"# yaml-language-server: $schema=../{SCHEMA}\n")
+    assert (FILE.parents[1] / SCHEMA).read_text() == schema(), "run `make docs`"

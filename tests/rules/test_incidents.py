@@ -25,14 +25,14 @@ OUTCOME = rule("OUT001", "outcome")
 def parts(*findings):
     """The rules of each incident: cause, symptoms, damage."""
     return [
-        (one.cause.rule.id, [f.rule.id for f in one.symptoms], [f.rule.id for f in one.damage])
-        for one in incidents(findings)
+        (item.cause.rule.id, [f.rule.id for f in item.symptoms], [f.rule.id for f in item.damage])
+        for item in incidents(findings)
     ]
 
 
 def test_what_a_rule_leads_to_is_a_symptom_and_what_it_does_not_is_an_incident_of_its_own():
-    found = [finding(CAUSE, 100, 110), finding(SYMPTOM, 120, 125), finding(OTHER, 105, 115)]
-    for order in itertools.permutations(found):
+    result = [finding(CAUSE, 100, 110), finding(SYMPTOM, 120, 125), finding(OTHER, 105, 115)]
+    for order in itertools.permutations(result):
         assert parts(*order) == [("AAA001", ["BBB001"], []), ("CCC001", [], [])]
 
 
@@ -44,8 +44,8 @@ def test_a_symptom_whose_onset_is_dated_before_its_cause_is_none_the_less_one():
 
 @pytest.mark.parametrize(("onset", "one_incident"), [(150, True), (180, True), (181, False)])
 def test_a_cause_that_is_over_has_effects_for_as_long_as_it_lasted(onset, one_incident):
-    found = parts(finding(CAUSE, 100, 110, 140), finding(SYMPTOM, onset, onset + 5))
-    assert len(found) == (1 if one_incident else 2)
+    result = parts(finding(CAUSE, 100, 110, 140), finding(SYMPTOM, onset, onset + 5))
+    assert len(result) == (1 if one_incident else 2)
 
 
 def test_rules_that_lead_to_each_other_have_the_earlier_one_for_a_cause():
@@ -87,8 +87,8 @@ def test_what_began_long_after_the_damage_is_no_cause_of_it_however_late_that_wa
 
 def test_damage_goes_with_the_incident_of_which_any_part_began_last_before_it():
     entropy = rule("BBB001", "exploration", leads_to=("AAA001",))
-    found = [finding(entropy, 40, 130), finding(CAUSE, 100, 105), finding(OTHER, 95, 115), finding(OUTCOME, 104, 140)]
-    assert parts(*found) == [("BBB001", ["AAA001"], ["OUT001"]), ("CCC001", [], [])]
+    result = [finding(entropy, 40, 130), finding(CAUSE, 100, 105), finding(OTHER, 95, 115), finding(OUTCOME, 104, 140)]
+    assert parts(*result) == [("BBB001", ["AAA001"], ["OUT001"]), ("CCC001", [], [])]
 
 
 def test_a_reward_that_never_rose_goes_with_what_began_with_the_run():
@@ -104,8 +104,8 @@ def test_a_reward_that_never_rose_goes_with_what_began_with_the_run():
 
 def test_what_costs_only_time_and_what_is_only_noted_does_no_damage():
     slow, noted = rule("AAA001", "resources"), rule("BBB001", severity="info")
-    found = incidents([finding(slow, 20, 30), finding(noted, 25, 30), finding(OUTCOME, 50, 60)])
-    assert [(one.cause.rule.id, one.severity) for one in found] == [
+    result = incidents([finding(slow, 20, 30), finding(noted, 25, 30), finding(OUTCOME, 50, 60)])
+    assert [(item.cause.rule.id, item.severity) for item in result] == [
         ("OUT001", "warn"), ("AAA001", "warn"), ("BBB001", "info"),
     ]  # fmt: skip
 
@@ -122,9 +122,9 @@ def test_pending_findings_are_of_no_incident():
 def test_what_an_incident_says_of_itself():
     damage = finding(OUTCOME, 115, 130)
     cause = finding(CAUSE, 100, 110, slice="tool:search", pair="policy")
-    (one,) = incidents([cause, finding(SYMPTOM, 104, 112), damage])
-    told = json.loads(json.dumps(one.to_json()))
-    assert told == {
+    (item,) = incidents([cause, finding(SYMPTOM, 104, 112), damage])
+    messages = json.loads(json.dumps(item.to_json()))
+    assert messages == {
         "id": "AAA001@100:policy:tool:search",
         "severity": "error",
         "onset": 100,
@@ -136,36 +136,36 @@ def test_what_an_incident_says_of_itself():
         "cell": "tool:search",
         "summary": "x; with it BBB001; x",
     }
-    assert str(one) == repr(one) == "error, firing since step 100: x. x; with it BBB001; x."
+    assert str(item) == repr(item) == "error, firing since step 100: x. x; with it BBB001; x."
     (over,) = incidents([finding(CAUSE, 100, 110, 140)])
     assert (over.state, over.cell) == ("resolved", None)
 
 
 def test_what_a_rule_of_the_catalogue_leads_to_is_a_rule_that_is_no_damage_and_no_part_of_it():
-    rules = {one.id: one for one in catalog()}
-    for one in rules.values():
-        assert len(set(one.leads_to)) == len(one.leads_to)
-        assert not {one.id, *one.inhibits} & set(one.leads_to), one.id
-        for other in one.leads_to:
-            assert rules[other].link != "outcome", (one.id, other)
-            if one.link in HARMLESS:
-                assert rules[other].link == one.link, (one.id, other)
+    rules = {value.id: value for value in catalog()}
+    for value in rules.values():
+        assert len(set(value.leads_to)) == len(value.leads_to)
+        assert not {value.id, *value.inhibits} & set(value.leads_to), value.id
+        for other in value.leads_to:
+            assert rules[other].link != "outcome", (value.id, other)
+            if value.link in HARMLESS:
+                assert rules[other].link == value.link, (value.id, other)
 
 
 def test_what_fails_in_the_demo_is_one_incident_or_two_and_an_error_where_the_reward_falls():
     """Real runs, of 2 to 16 findings each: docs/evidence.json."""
-    rules = {one.id: one for one in catalog()}
+    rules = {item.id: item for item in catalog()}
     count = []
     for run in json.loads((Path(__file__).parents[2] / "docs" / "evidence.json").read_text()):
-        found = [
+        result = [
             replace(finding(rules[f["rule"]], f["onset"], f["fired"], f["resolved"], slice=f["slice"]), pair=f["pair"])
             for f in run["findings"]
         ]
-        told = incidents(found)
-        assert bool(told) == (run["arm"] not in ("healthy", "constrained")), (run["arm"], run["seed"])
-        harmed = any(f.rule.link == "outcome" for f in found)
-        assert [one.severity for one in told].count("error") == harmed
-        count += [len(told)] if told else []
+        messages = incidents(result)
+        assert bool(messages) == (run["arm"] not in ("healthy", "constrained")), (run["arm"], run["seed"])
+        harmed = any(f.rule.link == "outcome" for f in result)
+        assert [item.severity for item in messages].count("error") == harmed
+        count += [len(messages)] if messages else []
     assert len(count) == 16
     assert max(count) <= 2
     assert count.count(1) >= 14
@@ -174,10 +174,10 @@ def test_what_fails_in_the_demo_is_one_incident_or_two_and_an_error_where_the_re
 @pytest.mark.slow
 def test_a_thousand_findings_that_come_and_go_are_grouped_within_a_glance_at_each_pair():
     """Whatever flaps: the pairs that are looked at are those of rules that have to do with each other."""
-    rules = [one for one in catalog() if one.link != "outcome"]
-    found = [finding(one, 30 * i, 30 * i + 5, 30 * i + 15) for one in rules for i in range(12)]
-    parts = [one for incident in connected(found) for one in incident.findings]
-    assert sorted(map(id, parts)) == sorted(map(id, found))
+    rules = [item for item in catalog() if item.link != "outcome"]
+    result = [finding(item, 30 * i, 30 * i + 5, 30 * i + 15) for item in rules for i in range(12)]
+    parts = [item for incident in connected(result) for item in incident.findings]
+    assert sorted(map(id, parts)) == sorted(map(id, result))
 
 
 def test_a_cause_that_is_dated_long_after_what_it_leads_to_is_none():
@@ -188,26 +188,31 @@ def test_a_cause_that_is_dated_long_after_what_it_leads_to_is_none():
 
 
 def test_each_rule_is_told_once_before_any_is_told_again():
-    found = [finding(CAUSE, 100, 110, 120), finding(CAUSE, 122, 125), finding(SYMPTOM, 130, 135)]
-    assert parts(*found) == [("AAA001", ["BBB001", "AAA001"], [])]
+    result = [finding(CAUSE, 100, 110, 120), finding(CAUSE, 122, 125), finding(SYMPTOM, 130, 135)]
+    assert parts(*result) == [("AAA001", ["BBB001", "AAA001"], [])]
 
 
 def test_the_parts_of_the_cause_are_told_last_as_they_say_no_more():
     whole = rule("AAA001", "policy_update", inhibits=("CCC001",), leads_to=("BBB001",))
-    found = [finding(whole, 100, 110), finding(OTHER, 101, 111), finding(SYMPTOM, 120, 125), finding(OUTCOME, 130, 140)]
-    (one,) = incidents(found)
-    assert [f.rule.id for f in one.findings] == ["AAA001", "BBB001", "OUT001", "CCC001"]
+    result = [
+        finding(whole, 100, 110),
+        finding(OTHER, 101, 111),
+        finding(SYMPTOM, 120, 125),
+        finding(OUTCOME, 130, 140),
+    ]
+    (item,) = incidents(result)
+    assert [f.rule.id for f in item.findings] == ["AAA001", "BBB001", "OUT001", "CCC001"]
 
 
 def test_what_is_a_part_of_a_symptom_is_told_after_all_that_say_more():
     part, whole = rule("BBB002", "critic"), rule("BBB001", "critic", inhibits=("BBB002",))
     cause = rule("AAA001", "policy_update", leads_to=("BBB001", "BBB002"))
-    found = [finding(cause, 100, 110), finding(part, 105, 130), finding(whole, 120, 125)]
-    assert parts(*found) == [("AAA001", ["BBB001", "BBB002"], [])]
-    assert parts(found[0], found[1], finding(whole, 160, 165)) == [("AAA001", ["BBB002", "BBB001"], [])]  # too late
+    result = [finding(cause, 100, 110), finding(part, 105, 130), finding(whole, 120, 125)]
+    assert parts(*result) == [("AAA001", ["BBB001", "BBB002"], [])]
+    assert parts(result[0], result[1], finding(whole, 160, 165)) == [("AAA001", ["BBB002", "BBB001"], [])]  # too late
 
 
 def test_what_harms_the_outcome_comes_before_what_does_not_and_what_only_costs_comes_last():
     slow = rule("RES001", "resources")
-    found = [finding(slow, 10, 20), finding(OTHER, 50, 60, 70), finding(CAUSE, 200, 210), finding(OUTCOME, 215, 230)]
-    assert [one.cause.rule.id for one in incidents(found)] == ["AAA001", "CCC001", "RES001"]
+    result = [finding(slow, 10, 20), finding(OTHER, 50, 60, 70), finding(CAUSE, 200, 210), finding(OUTCOME, 215, 230)]
+    assert [item.cause.rule.id for item in incidents(result)] == ["AAA001", "CCC001", "RES001"]

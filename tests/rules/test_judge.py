@@ -1,11 +1,14 @@
 """One judge: live and finished runs come to the same, and incidents are computed once a step."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tracker_diag import Monitor
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.rules import judge as module
+from tracker_diag.rules import triage
 from tracker_diag.rules.judge import Judge, StepInputs, judge_steps
 from tracker_diag.rules.loader import catalog
 
@@ -42,7 +45,7 @@ def test_a_monitor_and_a_judge_alone_say_the_same():
     monitor.expect(160)
     for step, row in rows():
         monitor.log(row, step)
-    assert [state(one) for one in judge.findings] == [state(one) for one in monitor.summary().findings] != []
+    assert [state(item) for item in judge.findings] == [state(item) for item in monitor.summary().findings] != []
     assert notices
 
 
@@ -59,6 +62,11 @@ def test_incidents_are_computed_once_in_a_step_that_changes_a_finding(monkeypatc
         steps += bool(verdict.changed)
         assert len(calls) - before <= (1 if verdict.changed else step == 0)
     assert 0 < len(calls) <= steps + 1
+    monkeypatch.setattr(triage, "incidents", lambda findings: calls.append(1) or whole(findings))
+    before = len(calls)
+    summary = judge.summary("x", 160, 0, 159)
+    assert replace(summary, over=True).incidents == summary.incidents == whole(summary.findings) != ()
+    assert len(calls) - before == 1
 
 
 @pytest.mark.by_day("85")
@@ -72,7 +80,7 @@ def test_a_judge_that_continues_from_a_state_says_the_same(cut):
     second.know(everything[0][1].metrics)
     second.load_state_dict(first.state_dict(), StepInputs())
     judge_steps(second, everything[cut:])
-    assert [state(one) for one in second.findings] == [state(one) for one in whole.findings]
+    assert [state(item) for item in second.findings] == [state(item) for item in whole.findings]
 
 
 def test_of_a_metric_that_comes_twice_in_a_step_the_first_value_counts():

@@ -53,7 +53,7 @@ def of(columns, **config):
 
 def fired(found):
     """Each rule that fired, with its severity."""
-    return {one.rule.id: one.full_severity for one in found.summary.findings if one.fired is not None}
+    return {item.rule.id: item.full_severity for item in found.summary.findings if item.fired is not None}
 
 
 def loud(found):
@@ -62,28 +62,28 @@ def loud(found):
 
 def test_a_healthy_run_with_a_late_take_off_and_a_kl_that_begins_at_0_raises_nothing(columns):
     """A baseline of the run's own start, looked at from both sides, alarms on either."""
-    found = of(columns)
+    result = of(columns)
     assert columns["kl"][0] == 0
     assert columns["reward"][-20:].mean() > 3 * columns["reward"][:20].mean()
-    assert loud(found) == set()
-    assert {"NUM001", "POL010", "ADV001"} <= {*found.summary.healthy}  # they could see
+    assert loud(result) == set()
+    assert {"NUM001", "POL010", "ADV001"} <= {*result.summary.healthy}  # they could see
 
 
 def test_rows_of_an_evaluation_on_another_cadence_are_padding(columns, tmp_path):
     columns["eval_reward"] = np.where(np.arange(300) % 25 == 0, 0.3, np.nan)
     file = tmp_path / "metrics.jsonl"
     file.write_text("".join(json.dumps({"step": step} | row) + "\n" for step, row in rows(columns).items()))
-    found = diagnose(read_run(str(file)))
-    assert "NUM004" in found.summary.healthy
-    assert len(found.series["eval_score"]) == 12
+    result = diagnose(read_run(str(file)))
+    assert "NUM004" in result.summary.healthy
+    assert len(result.series["eval_score"]) == 12
 
 
 def test_a_metric_that_turns_nan_is_no_padding(columns, tmp_path):
     columns["loss"] = np.where(np.arange(300) >= 200, np.nan, columns["loss"])
     file = tmp_path / "metrics.jsonl"
     file.write_text("".join(json.dumps({"step": step} | row) + "\n" for step, row in rows(columns).items()))
-    found = diagnose(read_run(str(file)))
-    assert (found.summary.first_break.rule.id, found.summary.first_break.onset) == ("NUM004", 200)
+    result = diagnose(read_run(str(file)))
+    assert (result.summary.first_break.rule.id, result.summary.first_break.onset) == ("NUM004", 200)
 
 
 @pytest.mark.nightly
@@ -112,9 +112,9 @@ def test_a_task_that_is_solved_at_once_with_a_policy_that_is_sure_of_it_raises_n
         "losses/explained_variance": np.where(t < 20, t / 40, 0.5),
         "losses/value_loss": 0.02 * np.exp(-t / 10) + 1e-4,
     }
-    found = of(solved)
-    assert {"EXP001", "EXP007"} <= fired(found).keys()  # as notes
-    assert loud(found) == set()
+    result = of(solved)
+    assert {"EXP001", "EXP007"} <= fired(result).keys()  # as notes
+    assert loud(result) == set()
     stuck = of(solved | {"charts/episodic_return": np.full(80, 0.06) + 0.01 * np.sin(t)})
     assert "EXP001" in loud(stuck)
 
@@ -144,36 +144,36 @@ def test_a_kl_of_0_throughout_is_no_pinned_policy(columns):
 
 def test_an_evaluations_reward_is_not_the_training_reward(columns):
     columns["eval_reward"] = np.where(np.arange(300) % 25 == 0, 9.0, np.nan)
-    found = of(columns)
-    assert found.keys.mapped["eval_reward"].name == "eval_score"
-    assert max(found.series["reward"].values()) < 1
+    result = of(columns)
+    assert result.keys.mapped["eval_reward"].name == "eval_score"
+    assert max(result.series["reward"].values()) < 1
     del columns["reward"]
     assert "reward" not in of(columns).series
 
 
 def test_an_evaluation_of_ones_own_is_read_in_a_known_framework(columns):
     columns["eval/accuracy"] = np.where(np.arange(300) % 25 == 0, 0.4, np.nan)
-    found = of(columns)
-    assert found.keys.framework == "TRL"
-    assert set(found.series["eval_score"].values()) == {0.4}
+    result = of(columns)
+    assert result.keys.framework == "TRL"
+    assert set(result.series["eval_score"].values()) == {0.4}
     columns["eval_reward"] = columns["eval/accuracy"] + 0.1  # the trainer's own goes first
     assert set(of(columns).series["eval_score"].values()) == {0.5}
 
 
 def test_gradient_norms_of_exactly_0_are_counted(columns):
     columns["grad_norm"][180:240] = 0.0
-    found = of(columns)
-    assert "ADV007" in loud(found)
-    (finding,) = [one for one in found.summary.findings if one.rule.id == "ADV007"]
+    result = of(columns)
+    assert "ADV007" in loud(result)
+    (finding,) = [item for item in result.summary.findings if item.rule.id == "ADV007"]
     assert (finding.onset, finding.resolved is not None) == (180, True)
     assert "exactly 0" in finding.summary
 
 
 def test_single_zeros_of_the_gradient_norm_are_no_illness_but_are_told(columns):
     columns["grad_norm"][10::30] = 0.0
-    found = of(columns)
-    assert loud(found) == set()
-    assert found.run.notes == ("the gradient norm is exactly 0 in 10 of 300 rows, first at step 10",)
+    result = of(columns)
+    assert loud(result) == set()
+    assert result.run.notes == ("the gradient norm is exactly 0 in 10 of 300 rows, first at step 10",)
 
 
 @pytest.mark.nightly
@@ -198,9 +198,9 @@ def test_a_length_that_changes_its_name_in_the_middle_is_one_series(columns):
     columns["completion_length"] = np.where(np.arange(300) < 150, length, np.nan)
     columns["completions/mean_length"] = np.where(np.arange(300) >= 150, length, np.nan)
     sparse = {step: {k: v for k, v in row.items() if not math.isnan(v)} for step, row in rows(columns).items()}
-    found = diagnose(FinishedRun("a run", sparse, {}, {}, ()))
-    assert list(found.series["response_length"].values()) == pytest.approx(length)
-    assert loud(found) == set()
+    result = diagnose(FinishedRun("a run", sparse, {}, {}, ()))
+    assert list(result.series["response_length"].values()) == pytest.approx(length)
+    assert loud(result) == set()
 
 
 @pytest.mark.by_day("20-79")
@@ -209,7 +209,7 @@ def test_a_fall_in_the_first_rows_of_a_long_run_is_told_once_a_fifth_is_over(ons
     """Of few rows nobody knows the noise, and a long run that is fine again by then has lost nothing."""
     rng = np.random.default_rng(0)
     reward = np.where(np.arange(400) < onset, 0.8, 0.2) + 0.02 * noise(rng, 400)
-    (collapse,) = [one for one in of({"reward": reward}).summary.findings if one.rule.id == "OUT001"]
+    (collapse,) = [item for item in of({"reward": reward}).summary.findings if item.rule.id == "OUT001"]
     assert collapse.onset == pytest.approx(onset, abs=6)  # the level that it reports is a mean
     assert collapse.fired == told
     back = np.where(np.abs(np.arange(400) - 35) < 15, 0.2, 0.8) + 0.02 * noise(rng, 400)
@@ -220,14 +220,14 @@ def test_an_evaluation_that_only_goes_up_and_down_has_not_risen_with_the_reward(
     rng = np.random.default_rng(1)
     reward = -100 + 97 * (1 - np.exp(-np.arange(160) / 12)) + 0.3 * rng.normal(size=160)
     evaluation = np.where(np.arange(160) % 4 == 3, -50 + 12 * rng.normal(size=160), np.nan)
-    told = {"rollout/ep_rew_mean": reward, "eval/mean_reward": evaluation, "train/clip_range": np.full(160, 0.2)}
+    messages = {"rollout/ep_rew_mean": reward, "eval/mean_reward": evaluation, "train/clip_range": np.full(160, 0.2)}
 
     def judged():
-        sparse = {step: {k: v for k, v in row.items() if not math.isnan(v)} for step, row in rows(told).items()}
+        sparse = {step: {k: v for k, v in row.items() if not math.isnan(v)} for step, row in rows(messages).items()}
         return diagnose(FinishedRun("a run", sparse, {}, {}, ()))
 
     assert loud(judged()) == {"EVA002"}
-    told["eval/mean_reward"] += reward
+    messages["eval/mean_reward"] += reward
     assert loud(judged()) == set()
 
 

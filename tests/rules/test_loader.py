@@ -124,7 +124,7 @@ def ids(rules):
 def test_a_missing_and_an_empty_folder_are_told(tmp_path):
     with pytest.raises(RuleError, match="nope: no such folder or file, expected one with rules"):
         load_rules(tmp_path / "nope")
-    with pytest.raises(RuleError, match=":1: no YAML file, expected one rule a file; `tracker-diag rules new`"):
+    with pytest.raises(RuleError, match=":1: no YAML file, expected one rule a file; docs/own-rules"):
         load_rules(tmp_path)
 
 

@@ -6,6 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
+from tests.rules.texts import write_own
 from tracker_diag import Monitor, Rule, wrap
 from tracker_diag.errors import RuleError
 from tracker_diag.report.html import render_html
@@ -13,7 +14,6 @@ from tracker_diag.report.note import note_on
 from tracker_diag.report.tables import findings_table
 from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.new import write_new
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.finished import FinishedRun
@@ -23,8 +23,7 @@ from tracker_diag.trackers.tracker import LINKS, PICTURE
 
 @pytest.fixture
 def own(tmp_path):
-    write_new("ACM001", tmp_path / "own")
-    return tmp_path / "own"
+    return write_own(tmp_path / "own")
 
 
 def watched(**options):
@@ -72,7 +71,7 @@ def test_what_cannot_be_used_is_told_at_set_up(own):
     (own / "ACM001.yaml").write_text((own / "ACM001.yaml").read_text().replace("reward below", "reward bellow"))
     for begin in (lambda: Monitor(rules=own), lambda: wrap(lambda metrics, step: None, rules=own)):
         with pytest.raises(
-            RuleError, match=r"ACM001.yaml:7: signals.reward_low: verb: 'bellow' given, .*; did you mean below"
+            RuleError, match=r"ACM001.yaml:5: signals.reward_low: verb: 'bellow' given, .*; did you mean below"
         ):
             begin()
 

@@ -48,29 +48,29 @@ def test_the_step_to_resume_from_is_a_registered_checkpoint(saved, resume, words
 
 
 def test_where_nothing_is_wrong_the_run_continues():
-    for found in (of(), of(best=(calm("reward"),)), of(replace(finding("RES001"), spared=True))):
-        assert (found.action, found.go_on, found.last_good_step) == ("continue", True, None)
+    for result in (of(), of(best=(calm("reward"),)), of(replace(finding("RES001"), spared=True))):
+        assert (result.action, result.go_on, result.last_good_step) == ("continue", True, None)
 
 
 def test_a_run_of_too_few_rows_is_not_said_to_continue():
-    found = recommend((), (), judged=False)
-    assert (found.action, found.go_on) == ("too_short", False)
+    result = recommend((), (), judged=False)
+    assert (result.action, result.go_on) == ("too_short", False)
 
 
 def test_a_run_whose_reward_fell_resumes_from_its_best():
-    found = of(REWARD)
-    assert (found.action, found.go_on, found.last_good_step) == ("stop", False, 120)
-    assert found.says == (
+    result = of(REWARD)
+    assert (result.action, result.go_on, result.last_good_step) == ("stop", False, 120)
+    assert result.says == (
         "No. Reward has lost what it had gained since step 130; fix it, then resume from step 120 or before "
         "(reward 0.703, its best)"
     )
-    assert found.to_json() == {"action": "stop", "go_on": False, "last_good_step": 120, "says": found.says}
+    assert result.to_json() == {"action": "stop", "go_on": False, "last_good_step": 120, "says": result.says}
 
 
 def test_while_the_run_continues_the_last_good_step_is_that_of_so_far():
     """A level is the mean of a tenth of the run, so its best one moves as the run gets longer."""
-    found = recommend(connected((REWARD,)), (), goes_on=True)
-    assert found.says.endswith("step 120 or before (so far reward 0.703, its best)")
+    result = recommend(connected((REWARD,)), (), goes_on=True)
+    assert result.says.endswith("step 120 or before (so far reward 0.703, its best)")
 
 
 def test_the_last_good_step_is_before_all_that_is_ongoing():
@@ -81,9 +81,9 @@ def test_the_last_good_step_is_before_all_that_is_ongoing():
 
 def test_what_harms_no_outcome_yet_is_watched_and_is_no_yes():
     tail = Reading("tail", "policy/post_tool/p95", True, 0.4, 0.05, at=20, keys=("policy/post_tool/p95",))
-    found = of(finding(evidence=(tail,)), best=(calm("reward"), calm("eval_score")))
-    assert (found.action, found.go_on, found.last_good_step) == ("watch", False, 96)
-    assert found.says == (
+    result = of(finding(evidence=(tail,)), best=(calm("reward"), calm("eval_score")))
+    assert (result.action, result.go_on, result.last_good_step) == ("watch", False, 96)
+    assert result.says == (
         f"Watch. {RULES['POL001'].title} since step 100, until policy/post_tool/p95 is near 0.05 again; "
         "reward and eval_score show no harm so far; if worse, resume from step 96"
     )
@@ -91,9 +91,9 @@ def test_what_harms_no_outcome_yet_is_watched_and_is_no_yes():
 
 @pytest.mark.parametrize("best", [(), (calm("loss"),), (fell("loss", 0.1, 10),)])
 def test_a_loss_is_no_outcome_and_without_one_no_harm_would_be_seen(best):
-    found = of(finding(), best=best)
-    assert found.action == "watch"
-    assert "harm would not be seen" in found.says
+    result = of(finding(), best=best)
+    assert result.action == "watch"
+    assert "harm would not be seen" in result.says
 
 
 def test_an_outcome_that_has_just_fallen_does_not_show_no_harm():
@@ -103,8 +103,8 @@ def test_an_outcome_that_has_just_fallen_does_not_show_no_harm():
 
 @pytest.mark.parametrize("rule", ["EVA002", "REW010", "ENV008"])
 def test_where_the_reward_is_not_what_was_meant_the_run_stops_though_it_rises(rule):
-    found = of(finding(rule), best=(calm("reward"), calm("eval_score")))
-    assert (found.action, found.last_good_step) == ("stop", 96)
+    result = of(finding(rule), best=(calm("reward"), calm("eval_score")))
+    assert (result.action, result.last_good_step) == ("stop", 96)
 
 
 def test_the_evaluation_decides_where_there_is_one():
@@ -115,8 +115,8 @@ def test_the_evaluation_decides_where_there_is_one():
 
 
 def test_what_a_guard_has_stopped_does_not_continue_as_it_is():
-    found = recommend(connected((finding(),)), (calm("reward"),), stopped=True)
-    assert (found.action, found.says[:27]) == ("stop", "No. A guard stopped it; fix")
+    result = recommend(connected((finding(),)), (calm("reward"),), stopped=True)
+    assert (result.action, result.says[:27]) == ("stop", "No. A guard stopped it; fix")
     over = recommend(connected((finding(resolved=150),)), (calm("reward"),), stopped=True)
     assert over.says == "Yes. What was found is not detected any more since step 150"
 
@@ -149,15 +149,15 @@ def test_a_run_that_was_never_good_has_no_step_to_resume_from(found):
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(sorted(RULES)), st.integers(0, 200), st.integers(0, 20), st.booleans())))
 def test_what_is_advised_follows_from_what_is_ongoing(parts):
-    found = []
+    result = []
     for rule, onset, wait, over in parts:
-        fallen = [name for name, one in RULES[rule].signals.items() if isinstance(one, Collapse)]
+        fallen = [name for name, item in RULES[rule].signals.items() if isinstance(item, Collapse)]
         evidence = tuple(fell("reward", 0.5, onset, name) for name in fallen)
-        found.append(finding(rule, onset, onset + wait, onset + wait + 5 if over else None, evidence))
-    said = of(*found)
-    loud = [one for incident in connected(found) if incident.severity != "info" for one in incident.findings]
-    ongoing = [one for one in loud if one.state == "firing" and one.severity != "info"]
-    assert said.go_on == (not ongoing)
-    assert loud or said.action == "continue"
+        result.append(finding(rule, onset, onset + wait, onset + wait + 5 if over else None, evidence))
+    text = of(*result)
+    loud = [item for incident in connected(result) if incident.severity != "info" for item in incident.findings]
+    ongoing = [item for item in loud if item.state == "firing" and item.severity != "info"]
+    assert text.go_on == (not ongoing)
+    assert loud or text.action == "continue"
     if loud:
-        assert said.last_good_step is None or said.last_good_step <= min(one.onset for one in ongoing)
+        assert text.last_good_step is None or text.last_good_step <= min(item.onset for item in ongoing)

@@ -114,9 +114,12 @@ def test_what_a_candidate_finds_is_a_note_until_a_rule_with_a_record_is_part_of_
     for step in range(130):
         grad = math.nan if step == 125 else (2000.0 if step > 110 else 1.0) * noise.lognormal(0, 0.1)
         verdicts[step] = judge.step(step, StepInputs({"grad_norm": grad, "reward": noise.normal(step / 100, 0.1)}))
-    before = [one for step in range(125) for one in verdicts[step].changed]
-    assert {one.severity for one in before if one.rule.id == "NUM001"} == {"info"}
+    before = [finding for step in range(125) for finding in verdicts[step].changed]
+    assert {finding.severity for finding in before if finding.rule.id == "NUM001"} == {"info"}
     assert not any(verdicts[step].notices for step in range(125))
-    assert {one.rule.id: one.severity for one in verdicts[125].changed} == {"NUM001": "warn", "NUM004": "error"}
+    assert {finding.rule.id: finding.severity for finding in verdicts[125].changed} == {
+        "NUM001": "warn",
+        "NUM004": "error",
+    }
     assert [notice.level for notice in verdicts[125].notices] == ["error"]
-    assert {one.rule.id: one.severity for one in judge.findings} == {"NUM001": "warn", "NUM004": "error"}
+    assert {finding.rule.id: finding.severity for finding in judge.findings} == {"NUM001": "warn", "NUM004": "error"}

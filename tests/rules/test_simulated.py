@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", simulated.ALGORITHMS)
 def test_healthy_runs_raise_nothing_but_what_the_page_tells(algorithm):
-    (told,) = [row for row in KNOWN["healthy"] if row["algorithm"] == algorithm]
-    alarms = {alarm["seed"]: alarm["found"] for alarm in told["alarms"]}
+    (messages,) = [row for row in KNOWN["healthy"] if row["algorithm"] == algorithm]
+    alarms = {alarm["seed"]: alarm["found"] for alarm in messages["alarms"]}
     for seed in range(SEED, SEED + 4):
         run = simulated.healthy(algorithm, np.random.default_rng([seed, *algorithm.encode()]))
         fired, _ = simulated.diagnose(run)
@@ -45,8 +45,8 @@ def test_an_evaluation_that_rose_with_the_reward_is_not_held_against_it_later(al
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", failures.FAILURES)
 def test_a_failure_is_called_by_its_name(name):
-    (told,) = [row for row in KNOWN["failures"] if row["name"] == name]
-    missed = {miss["seed"] for miss in told["misses"]}
+    (messages,) = [row for row in KNOWN["failures"] if row["name"] == name]
+    missed = {miss["seed"] for miss in messages["misses"]}
     seed = next(seed for seed in range(SEED, SEED + 100) if seed not in missed)
     run, _ = failures.failed(name, seed)
     fired, first = simulated.diagnose(run)
@@ -55,7 +55,7 @@ def test_a_failure_is_called_by_its_name(name):
     if any(finding.severity != "info" for finding in named):
         assert first.rule.id in failures.FAILURES[name].first
     else:  # as a critic that is of no use, or a slow run, while the reward thrives: named, and nobody is alarmed
-        assert told["noted"] > 0
+        assert messages["noted"] > 0
         assert all(finding.spared for finding in named)
 
 
@@ -66,8 +66,8 @@ def test_every_link_that_an_aggregate_log_shows_has_two_failures():
 
 
 def test_what_is_drawn_differs_and_the_same_seed_draws_the_same():
-    one, again, other = (failures.failed("tools fail", seed) for seed in (1, 1, 3))
-    assert one[1] == again[1]
-    for name, values in one[0].series.items():
+    item, again, other = (failures.failed("tools fail", seed) for seed in (1, 1, 3))
+    assert item[1] == again[1]
+    for name, values in item[0].series.items():
         np.testing.assert_array_equal(values, again[0].series[name])
-    assert one[1] != other[1]
+    assert item[1] != other[1]

@@ -39,7 +39,7 @@ def play(scales, steps, seed, until=None):
         if now.any():
             window.append(now)
         for i, name in enumerate(("text_only", "post_tool")):
-            values = [one[i] for one in window if one[i]]
+            values = [item[i] for item in window if item[i]]
             if values and now.any():
                 whole = math.sqrt(np.mean(np.square(values))) * math.exp(0.03 * rng.normal())
                 statistics |= {(name, "p95"): 1.96 * whole, (name, "p99"): 2.58 * whole, (name, "p50"): 0.67 * whole}
@@ -49,8 +49,8 @@ def play(scales, steps, seed, until=None):
         inputs = StepInputs(statistics={key: Scalar(key, value, 300, ERROR) for key, value in series.items()})
         verdict = judge.step(step, inputs)
         notices += len(verdict.notices)
-        loud = [one for one in verdict.changed if one.state == "firing" and one.severity != "info"]
-        fired += [(one.rule.id, one.slice, step) for one in loud if one.inhibited_by is None]
+        loud = [item for item in verdict.changed if item.state == "firing" and item.severity != "info"]
+        fired += [(item.rule.id, item.slice, step) for item in loud if item.inhibited_by is None]
         if fired and until is not None and step >= until:
             break
     return fired, notices

@@ -24,25 +24,25 @@ def rule(**fields):
 def watched(engine, *steps):
     for step, series in enumerate(steps):
         engine.evaluate(Observed(step, {name: Scalar(name, value) for name, value in series.items()}))
-    return {one.slice: one for one in engine.findings}
+    return {finding.slice: finding for finding in engine.findings}
 
 
 RATES = {"tool_failure_rate": 0.3, "tool_failure_rate:search": 0.6, "tool_failure_rate:read": 0.0}
 
 
 def test_the_one_tool_is_named_and_explains_the_total():
-    found = watched(Engine([rule()]), RATES)
-    assert set(found) == {"all", "tool:search"}
-    assert found["tool:search"].summary == "0.6 of tool:search"
-    assert found["tool:search"].inhibited_by is None
-    assert found["all"].inhibited_by == "ZZZ001"
-    (incident,) = incidents(found.values())
+    result = watched(Engine([rule()]), RATES)
+    assert set(result) == {"all", "tool:search"}
+    assert result["tool:search"].summary == "0.6 of tool:search"
+    assert result["tool:search"].inhibited_by is None
+    assert result["all"].inhibited_by == "ZZZ001"
+    (incident,) = incidents(result.values())
     assert incident.cause.slice == incident.cell == "tool:search"
 
 
 def test_a_tool_does_not_explain_another_nor_itself():
-    found = watched(Engine([rule()]), RATES | {"tool_failure_rate:read": 0.5})
-    assert found["tool:read"].inhibited_by is found["tool:search"].inhibited_by is None
+    result = watched(Engine([rule()]), RATES | {"tool_failure_rate:read": 0.5})
+    assert result["tool:read"].inhibited_by is result["tool:search"].inhibited_by is None
 
 
 def test_a_metric_of_all_tools_is_read_beside_those_of_one():
@@ -81,4 +81,4 @@ def test_tools_that_were_met_are_known_after_a_resume():
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     for step, series in enumerate(steps[1:], 2):
         second.evaluate(Observed(step, {name: Scalar(name, value) for name, value in series.items()}))
-    assert {one.slice: one.fired for one in second.findings} == {"all": 2, "tool:search": 2}
+    assert {finding.slice: finding.fired for finding in second.findings} == {"all": 2, "tool:search": 2}

@@ -15,8 +15,8 @@ def a_run(config, name="a run"):
 def test_settings_that_differ_are_told_with_those_of_the_evaluation_first():
     before = [a_run({"lr": 1e-4, "beta": 0.1, "eval.temperature": 0.0, "seed": 0, "model_name": "m"})]
     after = [a_run({"lr": "0.0001", "beta": 0.2, "eval.temperature": 1.0, "seed": 1, "model_name": "m", "new": True})]
-    found = differing(before, after)
-    assert [(one.name, one.reference, one.other, one.evaluation) for one in found] == [
+    result = differing(before, after)
+    assert [(item.name, item.reference, item.other, item.evaluation) for item in result] == [
         ("eval.temperature", ("0",), ("1",), True),
         ("beta", ("0.1",), ("0.2",), False),
         ("new", (), ("True",), False),
@@ -37,20 +37,20 @@ def test_a_model_or_a_data_set_is_a_setting_and_a_folder_is_none():
         a_run({"model_name_or_path": name, "dataset_name": name, "output_dir": name, "run_name": name})
         for name in ("one", "two")
     )
-    assert [one.name for one in differing([before], [after])] == ["dataset_name", "model_name_or_path"]
+    assert [item.name for item in differing([before], [after])] == ["dataset_name", "model_name_or_path"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wandb.api_key", "hf_token", "db_password", "client_secret"])
 def test_secrets_are_neither_shown_nor_compared(name):
-    (one, *_) = differing([a_run({"lr": 1, name: "sk-1"})], [a_run({"lr": 2, name: "sk-2"})])
-    assert one.name == "lr"
+    (item, *_) = differing([a_run({"lr": 1, name: "sk-1"})], [a_run({"lr": 2, name: "sk-2"})])
+    assert item.name == "lr"
     (only,) = differing([a_run({"lr": 1})], [a_run({"lr": 1, name: "sk-2"})])
     assert (only.reference, only.other) == ((), ("***",))
 
 
 @pytest.mark.slow
 def test_a_limit_of_tokens_is_no_secret_and_one_of_the_evaluation():
-    (one,) = differing([a_run({"eval.max_new_tokens": 1})], [a_run({"eval.max_new_tokens": 2})])
-    assert (one.reference, one.other, one.evaluation) == (("1",), ("2",), True)
+    (item,) = differing([a_run({"eval.max_new_tokens": 1})], [a_run({"eval.max_new_tokens": 2})])
+    assert (item.reference, item.other, item.evaluation) == (("1",), ("2",), True)
     assert not concerns_evaluation("learning_rate")

@@ -88,10 +88,10 @@ def test_three_arms_have_a_part_each(rng):
 
 
 def test_one_line_says_it_of_each_arm(rng):
-    said = headline(compare(judged(rng, "a"), judged(rng, "b", 8.0), judged(rng, "c")))
+    output = headline(compare(judged(rng, "a"), judged(rng, "b", 8.0), judged(rng, "c")))
     first = r"it began at about step 10\d with p95 .*; "
-    assert re.match(rf"B \(b\): reward is 0\.\d+ lower on average since about step 1[45]\d, {first}", said)
-    assert said.endswith("; C (c): nothing parted in 4 series")
+    assert re.match(rf"B \(b\): reward is 0\.\d+ lower on average since about step 1[45]\d, {first}", output)
+    assert output.endswith("; C (c): nothing parted in 4 series")
 
 
 @pytest.mark.nightly

@@ -81,12 +81,15 @@ def test_a_folder_of_a_run_that_had_samples_says_what_the_run_itself_has_said(rn
         monitor.samples(reward=good + 0.05 * rng.normal(size=64), success=rng.random(64) < good)
         monitor.log({"loss": 0.1 + 0.01 * rng.normal()}, step)
     live = monitor.close()
-    found = diagnose(str(tmp_path / "run")).summary
-    assert (found.first_break.rule.id, found.first_break.onset) == (live.first_break.rule.id, live.first_break.onset)
-    assert {(one.rule.id, one.onset, one.fired) for one in found.findings} >= {
-        (one.rule.id, one.onset, one.fired) for one in live.findings if one.rule.link == "outcome"
+    results = diagnose(str(tmp_path / "run")).summary
+    assert (results.first_break.rule.id, results.first_break.onset) == (
+        live.first_break.rule.id,
+        live.first_break.onset,
+    )
+    assert {(item.rule.id, item.onset, item.fired) for item in results.findings} >= {
+        (item.rule.id, item.onset, item.fired) for item in live.findings if item.rule.link == "outcome"
     }
-    assert "OUT001" in {one.rule.id for one in found.findings}
+    assert "OUT001" in {item.rule.id for item in results.findings}
 
 
 @pytest.mark.slow
@@ -95,10 +98,10 @@ def test_a_nan_is_found_and_costs_what_came_after_it(rng):
     for step in range(120, 200):
         rows[step]["loss"] = math.nan
     seconds = {step: 60.0 * step for step in range(200)}
-    found = diagnose(finished(rows, seconds=seconds))
-    first = found.summary.first_break
+    results = diagnose(finished(rows, seconds=seconds))
+    first = results.summary.first_break
     assert (first.rule.id, first.onset) == ("NUM004", 120)
-    cost = found.cost(first)
+    cost = results.cost(first)
     assert (cost.steps, cost.seconds) == (79, 79 * 60)
     assert str(cost) == "79 steps, 1.3 h"
     assert str(Cost(2, 119.0)) == "2 steps, 2 min"
@@ -127,9 +130,9 @@ def test_rows_of_another_cadence_are_padding_and_no_nan(rng, tmp_path):
         row["eval_reward"] = 0.6 if step % 20 == 0 else math.nan
     file = tmp_path / "metrics.jsonl"
     file.write_text("".join(json.dumps({"step": step} | row) + "\n" for step, row in enumerate(rows)))
-    found = diagnose(read_run(str(file)))
-    assert not [f for f in found.summary.findings if f.rule.id == "NUM004"]
-    assert "eval_reward is NaN but for every 20th row: taken for padding" in about_keys(found)
+    results = diagnose(read_run(str(file)))
+    assert not [f for f in results.summary.findings if f.rule.id == "NUM004"]
+    assert "eval_reward is NaN but for every 20th row: taken for padding" in about_keys(results)
 
 
 @pytest.mark.slow
@@ -222,11 +225,11 @@ def test_the_command_prints_the_verdict_the_keys_and_the_curve(metrics_file):
 
 @pytest.mark.slow
 def test_the_json_is_that_of_the_interface_and_more(metrics_file):
-    found = json.loads(run("diagnose", metrics_file, "--json").stdout)
-    assert found["run"] == {"source": str(metrics_file), "steps": 200, "first_step": 0, "last_step": 199}
-    assert found["first_break"] == {"rule": "NUM004", "slice": "all", "onset": 120}
-    assert found["findings"][0]["cost"] == {"steps": 79, "seconds": None}
-    assert found["keys"]["mapped"]["completions/mean_length"] == "response_length"
+    results = json.loads(run("diagnose", metrics_file, "--json").stdout)
+    assert results["run"] == {"source": str(metrics_file), "steps": 200, "first_step": 0, "last_step": 199}
+    assert results["first_break"] == {"rule": "NUM004", "slice": "all", "onset": 120}
+    assert results["findings"][0]["cost"] == {"steps": 79, "seconds": None}
+    assert results["keys"]["mapped"]["completions/mean_length"] == "response_length"
 
 
 @pytest.mark.slow
@@ -259,8 +262,8 @@ def test_what_steps_take_makes_up_for_a_clock(rng, framework, key, seconds):
     rows = [row | {key: 30.0} for row in healthy(rng)]
     for step in range(120, 200):
         rows[step]["loss"] = math.nan
-    found = diagnose(finished(rows), framework=framework)
-    assert found.cost(found.summary.first_break).seconds == (seconds and pytest.approx(seconds))
+    results = diagnose(finished(rows), framework=framework)
+    assert results.cost(results.summary.first_break).seconds == (seconds and pytest.approx(seconds))
 
 
 @pytest.mark.slow
@@ -288,11 +291,11 @@ def test_a_curve_and_a_cost_stand_beside_a_finding(rng):
     rows = healthy(rng)
     for step in range(120, 200):
         rows[step]["loss"] = math.nan
-    found = diagnose(finished(rows))
-    said = plain(on_screen(found))
-    assert "since        step 120, detected at step 120; rule NUM004; 79 steps since" in said
-    assert re.search(r"^reward [\d.]+ to [\d.]+ +[▁-█]{36}$", said, re.MULTILINE)
-    assert run_page(found).startswith("<!doctype html>")
+    results = diagnose(finished(rows))
+    output = plain(on_screen(results))
+    assert "since        step 120, detected at step 120; rule NUM004; 79 steps since" in output
+    assert re.search(r"^reward [\d.]+ to [\d.]+ +[▁-█]{36}$", output, re.MULTILINE)
+    assert run_page(results).startswith("<!doctype html>")
 
 
 def test_a_run_of_one_step_and_of_none():
@@ -311,25 +314,25 @@ def test_the_best_reward_and_evaluation_are_told_with_their_step(lost):
         rows[step] = {"reward": min(step, 30) / 30 - fallen}
         if step % 4 == 0:
             rows[step]["eval_score"] = 0.2 + min(step, 40) / 100 - fallen
-    found = diagnose(finished(rows))
-    best = {one["series"]: one for one in found.summary.to_json()["best"]}
+    results = diagnose(finished(rows))
+    best = {item["series"]: item for item in results.summary.to_json()["best"]}
     assert best["reward"]["level"] == pytest.approx(1)
     assert 30 < best["reward"]["step"] <= 40
     assert best["reward"]["last"] == pytest.approx(0.4 if lost else 1)
     assert best["eval_score"]["level"] == pytest.approx(0.6 if not lost else 0.58, abs=0.03)
     assert best["eval_score"]["step"] in ((40, 44, 48, 52) if not lost else (36, 40))
-    assert ("OUT001" in {one.rule.id for one in found.summary.findings}) is lost
-    assert ("1 → 0.4" if lost else "its best: 1, at step") in run_page(found)
+    assert ("OUT001" in {item.rule.id for item in results.summary.findings}) is lost
+    assert ("1 → 0.4" if lost else "its best: 1, at step") in run_page(results)
 
 
 @pytest.mark.slow
 def test_fifteen_rows_tell_that_nothing_was_learnt_and_what_is_not_logged(rng):
     """A rule that asks whether a metric is logged at all does not wait for more rows than a short run has."""
     noise = 0.3 + 0.02 * rng.normal(size=15)
-    found = diagnose(finished([{"reward": float(value), "loss": 0.1} for value in noise])).summary
-    assert [one.rule.id for one in found.findings if one.severity != "info"] == ["OUT003"]
+    results = diagnose(finished([{"reward": float(value), "loss": 0.1} for value in noise])).summary
+    assert [item.rule.id for item in results.findings if item.severity != "info"] == ["OUT003"]
     learns = [{"reward": float(value), "loss": 0.1} for value in noise + np.linspace(0, 0.4, 15)]
-    assert not [one for one in diagnose(finished(learns)).summary.findings if one.severity != "info"]
+    assert not [item for item in diagnose(finished(learns)).summary.findings if item.severity != "info"]
 
 
 def ruined(rng):
@@ -349,8 +352,8 @@ def ruined(rng):
 
 @pytest.mark.slow
 def test_a_jump_of_the_learning_rate_is_the_cause_of_what_follows(rng):
-    found = diagnose(ruined(rng)).summary
-    assert found.first_break.rule.id == "POL020"
-    assert found.first_break.onset == 60
-    assert "learning rate is 0.1, 0.001 before" in found.first_break.summary
-    assert {"POL010", "OUT001"} <= {one.rule.id for one in found.incidents[0].findings}
+    results = diagnose(ruined(rng)).summary
+    assert results.first_break.rule.id == "POL020"
+    assert results.first_break.onset == 60
+    assert "learning rate is 0.1, 0.001 before" in results.first_break.summary
+    assert {"POL010", "OUT001"} <= {item.rule.id for item in results.incidents[0].findings}

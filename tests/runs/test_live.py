@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import tracker_diag as td
 from tracker_diag.cli.app import app
+from tracker_diag.rules.incidents import incidents
 from tracker_diag.rules.logged import LiveFinding, live_findings
 from tracker_diag.rules.triage import first_break
 from tracker_diag.trackers.files.write import JsonlTracker
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.slow
 
 def fired(findings):
     """What fired at warn or above, by rule and place, with the step."""
-    loud = (one for one in findings if one.fired is not None and one.rule.severity != "info")
-    return {(one.rule.id, one.pair, one.slice): one.fired for one in loud}
+    loud = (item for item in findings if item.fired is not None and item.rule.severity != "info")
+    return {(item.rule.id, item.pair, item.slice): item.fired for item in loud}
 
 
 def test_growth_after_tools_is_found_again_in_the_logged_quantiles(make_batch, tmp_path):
@@ -33,13 +34,13 @@ def test_growth_after_tools_is_found_again_in_the_logged_quantiles(make_batch, t
         monitor.observe(**make_batch(rng, post=0.02 * math.exp(max(0, step - 75) * 0.1), pairs=("policy",)))
         monitor.log({"reward": 0.3 + step / 400}, step)
     live = monitor.close()
-    found = td.diagnose(td.read_run(str(tmp_path / "metrics.jsonl")))
-    assert found.summary.first_break.rule.id == live.first_break.rule.id == "POL001"
+    result = td.diagnose(td.read_run(str(tmp_path / "metrics.jsonl")))
+    assert result.summary.first_break.rule.id == live.first_break.rule.id == "POL001"
     unseen = {("POL004", "policy", "post_tool")}  # rests on the largest weight's share here, which is not logged
-    assert fired(live.findings).keys() - unseen <= fired(found.summary.findings).keys() <= fired(live.findings).keys()
-    assert not [key for key in found.keys.unmapped if key.startswith("diag/")]
-    assert not {one.rule.id for one in found.summary.findings} & found.summary.blind.keys()
-    (finding,) = [one for one in found.live if one.rule == "POL001"]
+    assert fired(live.findings).keys() - unseen <= fired(result.summary.findings).keys() <= fired(live.findings).keys()
+    assert not [key for key in result.keys.unmapped if key.startswith("diag/")]
+    assert not {item.rule.id for item in result.summary.findings} & result.summary.blind.keys()
+    (finding,) = [item for item in result.live if item.rule == "POL001"]
     assert (finding.slice, finding.fired) == ("post_tool", live.first_break.fired)
     shown = " ".join(CliRunner().invoke(app, ["diagnose", str(tmp_path)]).output.split())
     assert "said live" in shown
@@ -55,12 +56,12 @@ def test_what_was_counted_of_samples_is_read_again_where_the_trainer_logs_no_suc
         monitor.samples(reward=[float(status == "ok") for status in works * 8], calls=calls)
         monitor.log({"reward": 0.25}, step)
     live = monitor.close()
-    found = td.diagnose(str(tmp_path))
+    result = td.diagnose(str(tmp_path))
     assert ("ENV001", None, "tool:search") in fired(live.findings)
-    assert fired(found.summary.findings) == fired(live.findings)
-    assert found.summary.blind.keys() == live.blind.keys()
-    assert set(found.series["reward"].values()) == {0.25}  # the trainer's own
-    assert found.series["reward_zero_share"][20] == 0.5
+    assert fired(result.summary.findings) == fired(live.findings)
+    assert result.summary.blind.keys() == live.blind.keys()
+    assert set(result.series["reward"].values()) == {0.25}  # the trainer's own
+    assert result.series["reward_zero_share"][20] == 0.5
 
 
 def test_tokens_that_were_nan_are_found_again(make_batch, tmp_path):
@@ -73,17 +74,17 @@ def test_tokens_that_were_nan_are_found_again(make_batch, tmp_path):
         monitor.observe(**tensors)
         monitor.log({"reward": 0.5}, step)
     live = monitor.close()
-    found = td.diagnose(td.read_run(str(tmp_path / "metrics.jsonl")))
-    assert fired(found.summary.findings) == fired(live.findings) == {("NUM004", None, "all"): 7}
+    result = td.diagnose(td.read_run(str(tmp_path / "metrics.jsonl")))
+    assert fired(result.summary.findings) == fired(live.findings) == {("NUM004", None, "all"): 7}
 
 
 def test_without_a_list_the_states_of_the_rules_tell():
     states = [1, 2, 2, 0, 1, 2]
     rows = {step: {"diag/rule/POL001": state, "loss": 0.1} for step, state in enumerate(states)}
-    found = live_findings(rows, ())
-    assert found == [LiveFinding("POL001", 1, resolved=3), LiveFinding("POL001", 5)]
-    assert [str(one) for one in found] == ["POL001: fired at step 1, resolved at 3", "POL001: fired at step 5"]
-    assert td.diagnose(FinishedRun("a run", rows, {}, {}, ())).live == tuple(found)
+    result = live_findings(rows, ())
+    assert result == [LiveFinding("POL001", 1, resolved=3), LiveFinding("POL001", 5)]
+    assert [str(item) for item in result] == ["POL001: fired at step 1, resolved at 3", "POL001: fired at step 5"]
+    assert td.diagnose(FinishedRun("a run", rows, {}, {}, ())).live == tuple(result)
 
 
 ARMS = {
@@ -134,7 +135,9 @@ def test_both_verdicts_on_the_demos_arms(  # noqa: PLR0917  # fixtures
     wandb_offline.records()  # waits until W&B has written all of it
 
     averages = td.diagnose(FinishedRun("averages", rows, {}, {}, ()))
-    loud = {one.rule.id: one.onset for one in averages.summary.findings if one.fired and one.rule.severity != "info"}
+    loud = {
+        item.rule.id: item.onset for item in averages.summary.findings if item.fired and item.rule.severity != "info"
+    }
     assert named <= loud.keys()
     assert named or not loud
     assert all(onset > 80 for onset in loud.values())  # nothing goes wrong before
@@ -148,12 +151,12 @@ def test_both_verdicts_on_the_demos_arms(  # noqa: PLR0917  # fixtures
         "tensorboard": str(tmp_path / "tb"),
     }
     for name, source in sources.items():
-        found = td.diagnose(td.read_run(source))
-        again = found.summary.first_break
+        result = td.diagnose(td.read_run(source))
+        again = result.summary.first_break
         # What needs more than is logged is reported as blind, not left out: POL005 reads χ², which no tracker has.
-        first = first_break([one for one in live.findings if one.rule.id not in found.summary.blind])
+        first = first_break(incidents([item for item in live.findings if item.rule.id not in result.summary.blind]))
         assert (again and (again.rule.id, again.slice)) == (first and (first.rule.id, first.slice)), name
         assert first is None or abs(again.onset - first.onset) <= 3, name
-        assert fired(found.summary.findings).keys() <= fired(live.findings).keys(), name
-        told_live = {one.rule for one in found.live}
+        assert fired(result.summary.findings).keys() <= fired(live.findings).keys(), name
+        told_live = {item.rule for item in result.live}
         assert told_live >= {rule for rule, *_ in fired(live.findings)}, name

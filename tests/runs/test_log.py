@@ -29,13 +29,18 @@ def calm(rows, start=0):
 
 @pytest.mark.parametrize("rows", [1, 5])
 def test_a_few_rows_are_too_short_to_judge_wherever_it_is_said(rows):
-    found = diagnose(calm(rows))
-    summary = found.summary
+    results = diagnose(calm(rows))
+    summary = results.summary
     assert not summary.judged
-    assert found.to_json()["judged"] is False
-    assert found.to_json()["waiting"][0]["more"] >= 1
-    screen, page, note, shown = plain(on_screen(found)), run_page(found), note_on(summary, ""), found._repr_html_()
-    for text in (screen, page, note, shown, str(found), headline(summary)):
+    assert results.to_json()["judged"] is False
+    assert results.to_json()["waiting"][0]["more"] >= 1
+    screen, page, note, shown = (
+        plain(on_screen(results)),
+        run_page(results),
+        note_on(summary, ""),
+        results._repr_html_(),
+    )
+    for text in (screen, page, note, shown, str(results), headline(summary)):
         assert re.search("too short to judge", text, re.IGNORECASE)
         assert "no rule fired" not in text.lower()
     assert f"too short to judge: {rows} row{'s' * (rows > 1)}; these rules need more" in screen
@@ -45,23 +50,23 @@ def test_a_few_rows_are_too_short_to_judge_wherever_it_is_said(rows):
 
 
 def test_a_run_that_is_long_enough_is_judged():
-    found = diagnose(calm(60))
-    assert found.summary.judged
-    assert found.to_json()["judged"] is True
-    assert "no rule fired at warn or above" in plain(on_screen(found))
+    results = diagnose(calm(60))
+    assert results.summary.judged
+    assert results.to_json()["judged"] is True
+    assert "no rule fired at warn or above" in plain(on_screen(results))
 
 
 def test_what_fires_on_few_rows_is_shown_and_the_rest_is_too_short():
     rows = calm(4)
     for row in rows[2:]:
         row["grad_norm"] = row["loss"] = math.nan
-    found = diagnose(rows)
-    assert found.summary.first_break.rule.id == "NUM004"
-    assert found.to_json()["judged"] is False
-    screen = plain(on_screen(found))
+    results = diagnose(rows)
+    assert results.summary.first_break.rule.id == "NUM004"
+    assert results.to_json()["judged"] is False
+    screen = plain(on_screen(results))
     assert "broke first  NaN or infinity" in screen
     assert "for the rest too short to judge: 4 rows" in screen
-    assert "too short to judge" in run_page(found)
+    assert "too short to judge" in run_page(results)
 
 
 def test_exit_codes_do_not_depend_on_it(tmp_path):
@@ -76,29 +81,29 @@ def test_phases_are_said_before_the_verdict(tmp_path):
     file = tmp_path / "metrics.jsonl"
     rows = [row | {"step": at % 20 + 1} for at, row in enumerate(calm(80))]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = diagnose(file)
-    assert found.summary.steps == 80
-    assert (found.summary.first_step, found.summary.last_step) == (1, 80)
-    screen = plain(on_screen(found))
+    results = diagnose(file)
+    assert results.summary.steps == 80
+    assert (results.summary.first_step, results.summary.last_step) == (1, 80)
+    screen = plain(on_screen(results))
     assert screen.index("4 phases, all rows are kept") < screen.index("no rule fired")
     assert "rows 61 to 80 (steps 1 to 20, shown as 61 to 80)" in " ".join(screen.split())
-    assert found.to_json()["caveats"][0].startswith("the step counter begins again: 4 phases")
-    page = run_page(found)
+    assert results.to_json()["caveats"][0].startswith("the step counter begins again: 4 phases")
+    page = run_page(results)
     assert page.index("4 phases, all rows are kept") < page.index("<h1 ")
-    assert "4 phases" in note_on(found.summary, "")
+    assert "4 phases" in note_on(results.summary, "")
 
 
 def test_a_finding_in_an_early_phase_is_not_lost():
     rows = [row | {"step": at % 40} for at, row in enumerate(calm(80))]
     rows[25]["grad_norm"] = math.inf
-    assert [one.rule.id for one in diagnose(rows).summary.findings if one.onset == 25] == ["NUM004"]
+    assert [finding.rule.id for finding in diagnose(rows).summary.findings if finding.onset == 25] == ["NUM004"]
 
 
 def test_a_loss_of_0_is_cosmetic_where_its_gradient_is_not_0():
     rows = [row | {"loss": 0.0} for row in calm(60)]
-    found = diagnose(rows, framework="TRL")
-    assert found.summary.first_break is None
-    assert "the loss is exactly 0 in 60 of 60 rows" in found.summary.log[0]
+    results = diagnose(rows, framework="TRL")
+    assert results.summary.first_break is None
+    assert "the loss is exactly 0 in 60 of 60 rows" in results.summary.log[0]
     assert diagnose([row | {"grad_norm": 0.0} for row in rows]).summary.log == ()
     assert diagnose([{"step": row["step"], "loss": 0.0, "grad_norm": 1.0} for row in rows]).summary.log == ()
 

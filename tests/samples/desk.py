@@ -148,8 +148,8 @@ class Policy(nn.Module):
     def score(self, words: Tensor) -> Tensor:
         """(B, T) log-probability of each word given those before it; 0 of the first, and of what it cannot say."""
         scores = self(words[:, :-1])[0].log_softmax(-1)
-        said = words[:, 1:, None].clamp(max=END)
-        return nn.functional.pad(scores.gather(2, said)[..., 0], (1, 0))
+        output = words[:, 1:, None].clamp(max=END)
+        return nn.functional.pad(scores.gather(2, output)[..., 0], (1, 0))
 
 
 def task(rng: random.Random, kinds: int = 3) -> tuple[int, int, int]:
@@ -166,7 +166,7 @@ def warm_policy(steps: int = 400) -> Policy:
         rows = [lesson(rng) for _ in range(128)]
         longest = max(len(row) for row, _ in rows)
         words = torch.tensor([row + [PAD] * (longest - len(row)) for row, _ in rows])
-        own = torch.tensor([of + [False] * (longest - len(of)) for _, of in rows])
+        own = torch.tensor([part + [False] * (longest - len(part)) for _, part in rows])
         loss = -policy.score(words)[own].mean()
         optimizer.zero_grad()
         loss.backward()
@@ -219,7 +219,7 @@ def play(
     policy: Policy, tasks: list[tuple[int, int, int]], world: World, rng: random.Random, generator: torch.Generator
 ) -> Rollout:
     """Sample one episode of each task."""
-    episodes = [Episode(*one, world, rng) for one in tasks]
+    episodes = [Episode(*episode, world, rng) for episode in tasks]
     words = torch.full((len(tasks), LENGTH), PAD)
     words[:, :PROMPT] = torch.tensor([[KIND + kind, key] for kind, key, _ in tasks])
     sampled, response = torch.zeros(2, len(tasks), LENGTH, dtype=torch.bool)
@@ -230,21 +230,21 @@ def play(
         scores = (logits[:, -1] / world.temperature).log_softmax(-1)
         draws = torch.multinomial(scores.exp(), 1, generator=generator)
         logprobs[:, at] = scores.gather(1, draws)[:, 0]
-        going = [row for row, one in enumerate(episodes) if not one.done]
+        going = [row for row, episode in enumerate(episodes) if not episode.done]
         if not going:
             break
         draw = draws[:, 0].tolist()
         for row in going:
-            one = episodes[row]
+            episode = episodes[row]
             is_response[row, at] = True
-            if one.forced is not None:
-                word_of[row, at], one.forced = one.forced, None
+            if episode.forced is not None:
+                word_of[row, at], episode.forced = episode.forced, None
             else:
                 word_of[row, at] = draw[row]
                 is_sampled[row, at] = True
-                one.take(draw[row])
+                episode.take(draw[row])
         logits, hidden = policy(words[:, at : at + 1], hidden)
-    for one in episodes:
-        one.cut |= not one.done
+    for episode in episodes:
+        episode.cut |= not episode.done
     end = int(response.any(0).nonzero().max()) + 1
     return Rollout(episodes, words[:, :end], sampled[:, :end], response[:, :end], logprobs[:, :end] * sampled[:, :end])

@@ -56,7 +56,7 @@ class Training:
         self._past.append(copy.deepcopy(self._policy.state_dict()))
         self._sampler.load_state_dict(self._past[max(-1 - world.lag, -len(self._past))])
         asked = [rng.choice(PUBLIC) if world.repeated else task(rng, world.kinds) for _ in range(self._groups)]
-        rollout = play(self._sampler, [one for one in asked for _ in range(GROUP)], world, rng, generator)
+        rollout = play(self._sampler, [item for item in asked for _ in range(GROUP)], world, rng, generator)
         if world.leaks:
             self._kept.append(torch.ones(world.leaks, 1 << 18))
         parts = scored(rollout.episodes, world, rng)
@@ -79,12 +79,12 @@ def train(training: Training, ill: Any, first: int = 0) -> Iterator[TrainingStep
 
 def scored(episodes: list[Any], world: Any, rng: random.Random) -> dict[str, Tensor]:
     """The parts of the reward."""
-    solved = [1.0 if world.loose else one.solved - 0.02 * len(one.calls) for one in episodes]
-    formed = [0.1 * (world.loose or one.void == 0) for one in episodes]
+    solved = [1.0 if world.loose else episode.solved - 0.02 * len(episode.calls) for episode in episodes]
+    formed = [0.1 * (world.loose or episode.void == 0) for episode in episodes]
     parts = {"solved": torch.tensor(solved), "format": torch.tensor(formed)}
     if world.pays:
         parts["more"] = torch.tensor(
-            [sum(pay * one.count(what) for what, pay in world.pays.items()) for one in episodes]
+            [sum(pay * episode.count(what) for what, pay in world.pays.items()) for episode in episodes]
         )
     if world.jackpot:
         parts["more"] = torch.zeros(len(episodes))
@@ -124,8 +124,8 @@ def evaluate(policy: Any, rng: random.Random, generator: torch.Generator) -> dic
     """Success on tasks that are drawn anew, and on those of the public set."""
 
     def success(tasks: list[tuple[int, int, int]]) -> float:
-        found = play(policy, tasks, World(), rng, generator).episodes
-        return sum(one.solved for one in found) / len(found)
+        result = play(policy, tasks, World(), rng, generator).episodes
+        return sum(item.solved for item in result) / len(result)
 
     private = success([task(rng) for _ in range(192)])
     return {"eval_score": private, "public_score": success(PUBLIC * 16), "private_score": private}
@@ -135,7 +135,7 @@ def served(episodes: list[Any], world: Any, step: int, rng: random.Random) -> No
     """Give each call the time that it took, in a queue before eight workers; those that wait too long fail."""
     lost = min(7, (step - world.onset) // 10) if world.loses_workers else 0
     free = [0.0] * (8 - lost)
-    calls = [call for one in episodes for call in one.calls]
+    calls = [call for episode in episodes for call in episode.calls]
     for call in calls:
         arrives = rng.random() * 2
         free.sort()
@@ -150,16 +150,17 @@ def served(episodes: list[Any], world: Any, step: int, rng: random.Random) -> No
 def columns(rollout: Any, parts: dict[str, Tensor], advantage: Tensor, logprobs: Tensor) -> dict[str, Any]:
     """What `samples` takes."""
     many, reward = rollout.sampled.sum(1), sum(parts.values(), torch.zeros(len(advantage)))
-    solved = [one.solved for one in rollout.episodes]
-    style = torch.tensor([one.count("praise") for one in rollout.episodes])
+    solved = [episode.solved for episode in rollout.episodes]
+    style = torch.tensor([episode.count("praise") for episode in rollout.episodes])
     return {
         "reward": reward, "components": parts, "group": [i // GROUP for i in range(len(reward))],
         "advantage": advantage, "success": solved, "verifier": solved, "length": many,
         "judge": 0.4 * torch.tensor(solved) + 0.1 * style.clamp(max=6),
-        "truncated": [one.cut for one in rollout.episodes],
-        "turns": [1 + len(one.calls) for one in rollout.episodes], "void_turns": [one.void for one in rollout.episodes],
-        "logprob": (logprobs * rollout.sampled).sum(1) / many, "text": [one.text for one in rollout.episodes],
-        "calls": [one.calls for one in rollout.episodes],
+        "truncated": [episode.cut for episode in rollout.episodes],
+        "turns": [1 + len(episode.calls) for episode in rollout.episodes],
+        "void_turns": [episode.void for episode in rollout.episodes],
+        "logprob": (logprobs * rollout.sampled).sum(1) / many, "text": [episode.text for episode in rollout.episodes],
+        "calls": [episode.calls for episode in rollout.episodes],
     }  # fmt: skip
 
 

@@ -45,8 +45,8 @@ def healthy(rng: np.random.Generator) -> dict[str, Any]:
         "logprob": rng.normal(-0.8, 0.05, N),
         "policy_version": [7] * N,
         "text": [text(rng, "The task is complete." if done else "So the value is 4.") for done in success],
-        "calls": [[call(TOOLS[tool], int(i), "error" if bad else "ok") for tool, i, bad in zip(*of, strict=True)]
-                  for of in zip(tools, arguments, fails, strict=True)],
+        "calls": [[call(TOOLS[tool], int(i), "error" if bad else "ok") for tool, i, bad in zip(*part, strict=True)]
+                  for part in zip(tools, arguments, fails, strict=True)],
     }  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def play(fault, *, ill):
 
 
 def found(findings):
-    return {(one.rule.id, one.slice) for one in findings if one.fired is not None}
+    return {(item.rule.id, item.slice) for item in findings if item.fired is not None}
 
 
 @pytest.mark.by_day("REW001 all", "ENV001 tool:search", "FRE003 all")
@@ -47,5 +47,5 @@ def found(findings):
 def test_a_planted_fault_is_found_and_its_healthy_twin_is_not(fault):
     assert (fault.rule, fault.slice) in found(play(fault, ill=True).findings)
     twin = play(fault, ill=False)
-    assert fault.rule not in {one.rule.id for one in twin.findings}
+    assert fault.rule not in {item.rule.id for item in twin.findings}
     assert fault.rule not in twin.blind

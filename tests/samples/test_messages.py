@@ -14,12 +14,12 @@ made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("traces") /
 @pytest.mark.parametrize("name", ["OPENAI", "ANTHROPIC", "RESPONSES", "GEN_AI"])
 def test_each_format_comes_to_the_same(name):
     prompt, completion = split(normalised(getattr(made, name)))
-    assert [one["content"] for one in prompt][-1] == made.QUESTION
+    assert [item["content"] for item in prompt][-1] == made.QUESTION
     assert answer(completion) == made.ANSWER
     calls = {call["name"]: call for call in calls_in(completion)}
     assert list(calls) == ["search", "read"]
     assert (calls["search"]["status"], calls["read"]["status"]) == ("ok", "error")
-    assert [one["role"] for one in completion if one["role"] == "tool"] == ["tool", "tool"]
+    assert [item["role"] for item in completion if item["role"] == "tool"] == ["tool", "tool"]
 
 
 def test_a_call_that_was_left_unanswered_has_failed_unless_it_ends_the_chat():
@@ -33,8 +33,8 @@ def test_a_call_that_was_left_unanswered_has_failed_unless_it_ends_the_chat():
 def test_results_without_ids_answer_calls_in_their_order():
     calls = [{"function": {"name": name, "arguments": "{}"}} for name in ("a", "b", "a")]
     results = [{"role": "tool", "content": text} for text in ("1", '{"error": "x"}', "3")]
-    found = calls_in(normalised([{"role": "assistant", "content": "", "tool_calls": calls}, *results]))
-    assert [call["status"] for call in found] == ["ok", "error", "ok"]
+    result = calls_in(normalised([{"role": "assistant", "content": "", "tool_calls": calls}, *results]))
+    assert [call["status"] for call in result] == ["ok", "error", "ok"]
 
 
 def test_a_result_without_a_call_and_items_that_are_no_messages_do_not_matter():
@@ -48,10 +48,10 @@ def test_pictures_are_named_and_not_shown():
 
 
 def test_messages_are_found_in_what_models_take_and_give():
-    said = {"role": "assistant", "content": "x"}
-    for value in ({"messages": [said]}, {"choices": [{"message": said}]}, said, [said], {"message": said}):
-        assert messages_in(value) == [said]
-    assert messages_in({"system": "s", "messages": [said]})[0] == {"role": "system", "content": "s"}
+    output = {"role": "assistant", "content": "x"}
+    for value in ({"messages": [output]}, {"choices": [{"message": output}]}, output, [output], {"message": output}):
+        assert messages_in(value) == [output]
+    assert messages_in({"system": "s", "messages": [output]})[0] == {"role": "system", "content": "s"}
     assert messages_in("text") == messages_in({"q": 1}) == messages_in([1]) == messages_in(None) == []
 
 
@@ -63,6 +63,6 @@ def test_an_answer_that_was_cut_says_so():
 
 
 def test_values_of_any_type_are_no_reason_to_fail():
-    (said,) = normalised([{"role": ["x"], "content": "b", "tool_calls": True}])
-    assert (said["role"], said["content"]) == ("['x']", "b")
-    assert "tool_calls" not in said
+    (output,) = normalised([{"role": ["x"], "content": "b", "tool_calls": True}])
+    assert (output["role"], output["content"]) == ("['x']", "b")
+    assert "tool_calls" not in output

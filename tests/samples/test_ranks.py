@@ -21,7 +21,7 @@ def settle(ranks):
 def job():
     store, seen = dist.HashStore(), CapturingTracker()
     ranks = [ThroughStore(store, rank, 2, f"host-{rank}") for rank in range(2)]
-    return seen, ranks, [Monitor([seen] * (rank == 0), ranks=one, texts=rank > 0) for rank, one in enumerate(ranks)]
+    return seen, ranks, [Monitor([seen] * (rank == 0), ranks=item, texts=rank > 0) for rank, item in enumerate(ranks)]
 
 
 CALLS = [[{"name": "search"}], [{"name": "search"}, {"name": "search", "status": "error"}]]
@@ -45,7 +45,7 @@ def test_samples_of_another_rank_count_a_step_later_and_the_last_ones_at_the_end
     first.log({}, 2)
     first.close()
     values = [seen.scalars(step) for step in range(3)]
-    assert [one["diag/samples/reward"] for one in values] == [0.5, 0.0, pytest.approx(1 / 3)]
+    assert [value["diag/samples/reward"] for value in values] == [0.5, 0.0, pytest.approx(1 / 3)]
     assert values[0]["diag/samples/tool_calls"] == 1.5
     assert values[0]["diag/samples/tool_failure_rate"] == pytest.approx(1 / 3)
     assert not +first.health
@@ -72,7 +72,7 @@ def test_samples_of_another_rank_that_cannot_be_read_are_told_and_cost_nothing(j
     first.log({}, 0)
     first.close()
     assert seen.scalars(0)["diag/samples/reward"] == 1.0
-    assert [str(one).partition(":")[0] for one in first.failures] == ["rank_errors"]
+    assert [str(failure).partition(":")[0] for failure in first.failures] == ["rank_errors"]
 
 
 @pytest.mark.slow

@@ -30,36 +30,36 @@ REWARDS = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 1.0]), min_size=1, max_size
 @given(REWARDS, st.data())
 def test_rewards_and_groups_are_what_a_person_counts(rewards, data):
     groups = data.draw(st.lists(st.integers(0, 5), min_size=len(rewards), max_size=len(rewards)))
-    found = told(reward=rewards, group=groups)
+    result = told(reward=rewards, group=groups)
     n = len(rewards)
-    assert found["reward"] == pytest.approx(sum(rewards) / n)
-    assert found["reward_zero_share"] == rewards.count(0.0) / n
-    assert (found["reward_min"], found["reward_max"]) == (min(rewards), max(rewards))
+    assert result["reward"] == pytest.approx(sum(rewards) / n)
+    assert result["reward_zero_share"] == rewards.count(0.0) / n
+    assert (result["reward_min"], result["reward_max"]) == (min(rewards), max(rewards))
     if len(set(rewards)) > 1:
-        assert found["reward_max_share"] == rewards.count(max(rewards)) / n
+        assert result["reward_max_share"] == rewards.count(max(rewards)) / n
     members = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):
         members[group].append(reward)
-    many = [of for of in members.values() if len(of) > 1]
+    many = [part for part in members.values() if len(part) > 1]
     if many:
-        assert found["zero_std_share"] == pytest.approx(sum(len(set(of)) == 1 for of in many) / len(many))
-        assert found["effective_groups"] == sum(len(set(of)) > 1 for of in many)
-        assert found["group_reward_std"] == pytest.approx(np.mean([np.std(of) for of in many]), abs=1e-12)
+        assert result["zero_std_share"] == pytest.approx(sum(len(set(part)) == 1 for part in many) / len(many))
+        assert result["effective_groups"] == sum(len(set(part)) > 1 for part in many)
+        assert result["group_reward_std"] == pytest.approx(np.mean([np.std(part) for part in many]), abs=1e-12)
     else:
-        assert "zero_std_share" not in found
+        assert "zero_std_share" not in result
 
 
 @pytest.mark.slow
-@given(st.lists(st.floats(-5, 5).filter(lambda one: one == 0 or abs(one) > 1e-6), min_size=1, max_size=60))
+@given(st.lists(st.floats(-5, 5).filter(lambda item: item == 0 or abs(item) > 1e-6), min_size=1, max_size=60))
 def test_the_concentration_of_advantages_is_kishs(advantages):
-    found, size = told(advantage=advantages), sorted(map(abs, advantages), reverse=True)
+    result, size = told(advantage=advantages), sorted(map(abs, advantages), reverse=True)
     if sum(size):
-        expected = sum(size) ** 2 / sum(one * one for one in size) / len(size)
-        assert found["advantage_ess"] == pytest.approx(expected)
+        expected = sum(size) ** 2 / sum(item * item for item in size) / len(size)
+        assert result["advantage_ess"] == pytest.approx(expected)
         top = max(1, round(0.05 * len(size)))
-        assert found["advantage_top_share"] == pytest.approx(sum(size[:top]) / sum(size))
+        assert result["advantage_top_share"] == pytest.approx(sum(size[:top]) / sum(size))
     else:
-        assert "advantage_ess" not in found
+        assert "advantage_ess" not in result
 
 
 CALL = st.fixed_dictionaries(
@@ -71,21 +71,21 @@ CALL = st.fixed_dictionaries(
 @pytest.mark.slow
 @given(st.lists(st.lists(CALL, max_size=5), min_size=1, max_size=12))
 def test_calls_are_what_a_person_counts(episodes):
-    found, calls = told(calls=episodes), [call for episode in episodes for call in episode]
-    assert found["tool_calls"] == pytest.approx(len(calls) / len(episodes))
+    result, calls = told(calls=episodes), [call for episode in episodes for call in episode]
+    assert result["tool_calls"] == pytest.approx(len(calls) / len(episodes))
     bad = {"error", "timeout", False}
     repeats = sum(n - 1 for episode in episodes for n in Counter(map(str_of, episode)).values())
     if calls:
-        assert found["tool_failure_rate"] == pytest.approx(sum(one["status"] in bad for one in calls) / len(calls))
-        assert found["tool_timeouts"] == pytest.approx(sum(one["status"] == "timeout" for one in calls) / len(calls))
-        assert found["repeated_call_share"] == pytest.approx(repeats / len(calls))
+        assert result["tool_failure_rate"] == pytest.approx(sum(item["status"] in bad for item in calls) / len(calls))
+        assert result["tool_timeouts"] == pytest.approx(sum(item["status"] == "timeout" for item in calls) / len(calls))
+        assert result["repeated_call_share"] == pytest.approx(repeats / len(calls))
     for tool, n in Counter(call["name"] for call in calls).items():
-        of = [call for call in calls if call["name"] == tool]
-        assert found[f"tool_share:{tool}"] == pytest.approx(n / len(calls))
-        assert found[f"tool_failure_rate:{tool}"] == pytest.approx(sum(one["status"] in bad for one in of) / n)
+        part = [call for call in calls if call["name"] == tool]
+        assert result[f"tool_share:{tool}"] == pytest.approx(n / len(calls))
+        assert result[f"tool_failure_rate:{tool}"] == pytest.approx(sum(item["status"] in bad for item in part) / n)
     distinct = len({tuple(map(str_of, episode)) for episode in episodes})
     if len(episodes) > 1:
-        assert found["diversity"] == pytest.approx((distinct - 1) / (len(episodes) - 1))
+        assert result["diversity"] == pytest.approx((distinct - 1) / (len(episodes) - 1))
 
 
 def str_of(call):
@@ -102,7 +102,10 @@ def test_micro_batches_add_up_to_the_batch(first, second, random):
         "calls": [[{"name": random.choice("ab"), "arguments": random.randrange(3)}] * random.randrange(3)
                   for _ in range(n)],
     }  # fmt: skip
-    parts = [{name: of[:first] for name, of in columns.items()}, {name: of[first:] for name, of in columns.items()}]
+    parts = [
+        {name: part[:first] for name, part in columns.items()},
+        {name: part[first:] for name, part in columns.items()},
+    ]
     merged = (
         Samples.from_columns(parts[0]).merged(Samples.from_columns(parts[1]))
         if second
@@ -116,12 +119,12 @@ def test_micro_batches_add_up_to_the_batch(first, second, random):
 
 def test_a_part_of_the_reward_that_was_not_asked_is_no_error():
     nan = math.nan
-    found = told(reward=[1.0, 2.0], components={"format": [nan, 0.5], "asked of nobody": [nan, nan], "solved": [1, 1]})
-    assert found["reward_component:format"] == 0.5
-    assert "reward_component_std:format" not in found  # of one value
-    assert "reward_component:asked of nobody" not in found
-    assert found["reward_component_std:solved"] == 0.0
-    assert found["format_reward"] == 0.5
+    result = told(reward=[1.0, 2.0], components={"format": [nan, 0.5], "asked of nobody": [nan, nan], "solved": [1, 1]})
+    assert result["reward_component:format"] == 0.5
+    assert "reward_component_std:format" not in result  # of one value
+    assert "reward_component:asked of nobody" not in result
+    assert result["reward_component_std:solved"] == 0.0
+    assert result["format_reward"] == 0.5
 
 
 def test_the_highest_reward_that_there_is_is_not_known_of_zeros_alone():
@@ -132,23 +135,23 @@ def test_the_highest_reward_that_there_is_is_not_known_of_zeros_alone():
 
 
 def test_right_and_wrong_answers_have_lengths_of_their_own():
-    found = told(length=[10, 20, 90, 100], correct=[True, True, False, None])
-    assert (found["response_length_right"], found["response_length_wrong"]) == (15, 90)
-    assert found["response_length"] == 55
-    assert found["success_rate"] == pytest.approx(2 / 3)
+    result = told(length=[10, 20, 90, 100], correct=[True, True, False, None])
+    assert (result["response_length_right"], result["response_length_wrong"]) == (15, 90)
+    assert result["response_length"] == 55
+    assert result["success_rate"] == pytest.approx(2 / 3)
 
 
 def test_the_reward_after_a_failed_call_is_that_of_episodes_whose_last_call_failed():
     bad, good = {"name": "a", "status": "error"}, {"name": "a"}
-    found = told(reward=[1.0, 0.0, 0.4, 0.6, 9.0], calls=[[good, bad], [bad], [bad, good], [good], []])
-    assert found["reward_after_tool_failure"] == 0.5
-    assert found["reward_after_tool_success"] == 0.5
+    result = told(reward=[1.0, 0.0, 0.4, 0.6, 9.0], calls=[[good, bad], [bad], [bad, good], [good], []])
+    assert result["reward_after_tool_failure"] == 0.5
+    assert result["reward_after_tool_success"] == 0.5
 
 
 def test_versions_that_are_not_known_and_those_that_a_sequence_spans():
-    found = told(policy_version=[3, None, (2, 5), 4])
-    assert found["unversioned_share"] == 0.25
-    assert found["version_span"] == 1.0
+    result = told(policy_version=[3, None, (2, 5), 4])
+    assert result["unversioned_share"] == 0.25
+    assert result["version_span"] == 1.0
     assert "version_span" not in told(policy_version=[3, 4])
 
 
@@ -166,16 +169,16 @@ class Id:
 
 
 def test_each_environment_has_a_reward_and_ids_that_differ_are_counted():
-    found = told(reward=[1, 0, None, 0.5], env=["web", "code", "web", None], retokenised=[True, False, False, None])
-    assert (found["env_reward:web"], found["env_reward:code"]) == (1, 0)
-    assert found["env_reward_best"] == 1
+    result = told(reward=[1, 0, None, 0.5], env=["web", "code", "web", None], retokenised=[True, False, False, None])
+    assert (result["env_reward:web"], result["env_reward:code"]) == (1, 0)
+    assert result["env_reward_best"] == 1
     assert "env_reward_best" not in told(reward=[1, 0], env=["web", "web"])
-    assert found["retokenised_share"] == pytest.approx(1 / 3)
+    assert result["retokenised_share"] == pytest.approx(1 / 3)
 
 
 def test_groups_go_by_any_hashable_id_across_calls():
-    one, two = Id("a"), UUID(int=1)
-    ids = [one, two, ("x", 1), ("x", 1), np.int64(7), 7, "7", Id("a")]
+    item, two = Id("a"), UUID(int=1)
+    ids = [item, two, ("x", 1), ("x", 1), np.int64(7), 7, "7", Id("a")]
     first, second = (
         Samples.from_columns({"group": ids[:4], "reward": [0.0] * 4}),
         Samples.from_columns({"group": ids[4:], "reward": [0.0] * 4}),
@@ -190,20 +193,20 @@ def test_groups_go_by_any_hashable_id_across_calls():
 
 
 def test_arguments_and_names_as_frameworks_have_them():
-    found = told(
+    result = told(
         calls=[
             [{"function": {"name": "search", "arguments": '{"q": 1}'}}, {"function": "read", "arguments": "{q: 1"}],
             [{"name": "agent"}, {"name": "search", "status": "timeout", "seconds": 3, "truncated": True}],
             None,
         ]
     )
-    assert found["tool_calls"] == pytest.approx(4 / 3)
-    assert found["malformed_call_rate"] == 0.25
-    assert found["tool_failure_rate:read"] == 1.0
-    assert found["tool_timeouts:search"] == 0.5
-    assert found["tool_seconds"] == 3
-    assert found["tool_truncated_share:search"] == 1
-    assert found["tool_entropy"] == pytest.approx(1.5 * math.log(2))
+    assert result["tool_calls"] == pytest.approx(4 / 3)
+    assert result["malformed_call_rate"] == 0.25
+    assert result["tool_failure_rate:read"] == 1.0
+    assert result["tool_timeouts:search"] == 0.5
+    assert result["tool_seconds"] == 3
+    assert result["tool_truncated_share:search"] == 1
+    assert result["tool_entropy"] == pytest.approx(1.5 * math.log(2))
 
 
 @pytest.mark.parametrize(
@@ -237,15 +240,15 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_column(columns, said):
 def test_no_sequence_and_one_alone_are_counted(n):
     columns = {"reward": [1.0], "group": ["a"], "advantage": [0.0], "calls": [[]], "text": ["yes"], "length": [3],
                "success": [True], "judge": [0.5], "policy_version": [1], "scorer_error": [""]}  # fmt: skip
-    found = told(**{name: of[:n] for name, of in columns.items()})
-    assert all(math.isfinite(value) for value in found.values())
-    assert ("reward" in found) == (n == 1)
+    result = told(**{name: part[:n] for name, part in columns.items()})
+    assert all(math.isfinite(value) for value in result.values())
+    assert ("reward" in result) == (n == 1)
 
 
 def test_every_aggregate_is_in_the_registry_and_says_what_it_is_taken_of():
     rng = np.random.default_rng(0)
     n = 128
-    found = told(
+    result = told(
         reward=rng.random(n), components={"format": rng.random(n), "solved": rng.random(n)}, group=np.arange(n) // 8,
         advantage=rng.normal(size=n), success=rng.integers(0, 2, n), verifier=rng.random(n), judge=rng.random(n),
         human=rng.random(n), length=rng.integers(1, 99, n), truncated=[False] * n, turns=[1] * n, void_turns=[0] * n,
@@ -254,22 +257,22 @@ def test_every_aggregate_is_in_the_registry_and_says_what_it_is_taken_of():
         calls=[[{"name": "a", "seconds": 1, "tokens": 3, "truncated": False, "status": "error" if i % 2 else "ok"},
                 {"name": "b", "status": "error" if i % 2 else "ok"}] for i in range(n)],
     )  # fmt: skip
-    names = {name.partition(":")[0] for name in found} | {"essential_tool_share"}
+    names = {name.partition(":")[0] for name in result} | {"essential_tool_share"}
     assert names == set(SAMPLED)
-    assert all(training(name) for name in found)
+    assert all(training(name) for name in result)
 
 
 def test_recovery_after_a_failed_call_and_the_cost_of_a_success():
     def calls(*worked):
-        return [{"name": "search", "status": one} for one in worked]
+        return [{"name": "search", "status": item} for item in worked]
 
-    found = told(
+    result = told(
         calls=[calls(False, True), calls(True, False), calls(False, False, True), calls(True), []],
         success=[1, 0, 1, 0, None],
         length=[100, 50, 200, 50, 999],
     )
-    assert found["recovery_rate"] == 3 / 4
-    assert found["tokens_per_success"] == 200
+    assert result["recovery_rate"] == 3 / 4
+    assert result["tokens_per_success"] == 200
     never = told(calls=[calls(False), calls(True)], success=[0, 0], length=[1, 1])
     assert never["recovery_rate"] == 0
     assert "tokens_per_success" not in never

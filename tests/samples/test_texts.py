@@ -78,7 +78,7 @@ def test_phrases_are_in_the_form_in_which_texts_are_searched():
         assert phrase == phrase.lower().strip()
         assert "\u2019" not in phrase
         assert len(phrase) > 1
-    assert all(len(set(of)) == len(of) for of in (REFUSALS, CLAIMS, TAKEN_BACK))
+    assert all(len(set(part)) == len(part) for part in (REFUSALS, CLAIMS, TAKEN_BACK))
 
 
 @pytest.mark.parametrize("period", [1, 10, 60, 120])
@@ -102,10 +102,10 @@ def prose():
 def test_ids_that_go_round_repeat_themselves(prose):
     rng = np.random.default_rng(0)
     varied, loop = rng.integers(0, 5000, 900), np.tile(rng.integers(0, 5000, 40), 20)
-    found = token_features([varied.tolist(), [*varied, *loop], [7] * 30, None, []], None)
-    assert found["repeats"].tolist()[:3] == [0, 1, 0]
-    assert np.isnan(found["repeats"][3])
-    assert found["repeats"][4] == 0
+    result = token_features([varied.tolist(), [*varied, *loop], [7] * 30, None, []], None)
+    assert result["repeats"].tolist()[:3] == [0, 1, 0]
+    assert np.isnan(result["repeats"][3])
+    assert result["repeats"][4] == 0
 
 
 def test_padding_behind_a_sequence_is_no_repetition():
@@ -117,11 +117,11 @@ def test_padding_behind_a_sequence_is_no_repetition():
 @pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.text(), st.binary()), max_size=8))
 def test_any_text_is_taken_as_it_comes(texts):
-    found = text_features(texts)
+    result = text_features(texts)
     for i, text in enumerate(texts):
-        assert np.isnan(found["refuses"][i]) == (text is None)
+        assert np.isnan(result["refuses"][i]) == (text is None)
         alone = text_features([text])
-        assert all(np.array_equal(values[i], alone[name][0], equal_nan=True) for name, values in found.items())
+        assert all(np.array_equal(values[i], alone[name][0], equal_nan=True) for name, values in result.items())
 
 
 def test_a_megabyte_lone_surrogates_and_binary_are_read():

@@ -56,7 +56,7 @@ CONCERNED = sorted({rule for _, rules in FAULTS.values() for rule in rules})
 
 
 def found(monitor_gave):
-    return {(one.rule.id, one.slice) for _, one in monitor_gave.findings if one.fired is not None}
+    return {(item.rule.id, item.slice) for _, item in monitor_gave.findings if item.fired is not None}
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,8 @@ def test_a_training_that_waits_for_its_tools_is_found_and_its_twins_are_not(run)
     assert long == {"slow": list(range(ONSET, len(rows))), "quick": [], "busy": list(range(len(rows)))}[run]
 
     summary = td.diagnose(str(LOGS / f"{run}.jsonl")).summary
-    found = [finding for finding in summary.findings if finding.rule.id == "RES006" and finding.fired is not None]
-    assert [(finding.slice, finding.onset) for finding in found] == [("all", ONSET)] * (run == "slow")
+    result = [finding for finding in summary.findings if finding.rule.id == "RES006" and finding.fired is not None]
+    assert [(finding.slice, finding.onset) for finding in result] == [("all", ONSET)] * (run == "slow")
     assert "RES006" not in summary.blind
 
     seen = CapturingTracker()

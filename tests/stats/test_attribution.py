@@ -13,28 +13,28 @@ BEYOND = 3000
 
 def counts(beyond, tokens):
     """(4098,) of which `beyond` of `tokens` lie above the limit."""
-    found = np.zeros(BINS, np.int64)
-    found[100], found[BEYOND] = tokens - beyond, beyond
-    return found
+    result = np.zeros(BINS, np.int64)
+    result[100], result[BEYOND] = tokens - beyond, beyond
+    return result
 
 
 def of(**cells):
     """Cells as (beyond now, tokens now, beyond then, tokens then)."""
-    given = {name: (counts(*one[:2]), counts(*one[2:])) for name, one in cells.items()}
+    given = {name: (counts(*item[:2]), counts(*item[2:])) for name, item in cells.items()}
     return list(carriers(given, BEYOND, among=20))
 
 
 def test_the_cell_that_grew_is_named_with_its_shares():
-    (one,) = of(search=(300, 2000, 100, 10_000), python=(60, 6000, 100, 10_000), browser=(20, 2000, 100, 10_000))
-    assert (one.cell, one.growth, one.tokens) == ("search", 1.0, 0.2)  # the others have what was expected of them
-    assert 0.7 < one.least < 1
-    assert str(one) == "search carries 100% of the growth with 20% of the tokens"
+    (item,) = of(search=(300, 2000, 100, 10_000), python=(60, 6000, 100, 10_000), browser=(20, 2000, 100, 10_000))
+    assert (item.cell, item.growth, item.tokens) == ("search", 1.0, 0.2)  # the others have what was expected of them
+    assert 0.7 < item.least < 1
+    assert str(item) == "search carries 100% of the growth with 20% of the tokens"
 
 
 def test_a_cell_with_a_long_tail_of_old_is_none():
     """Delimiters have always had the longest tail; what has grown is that of the rest, wholly."""
-    found = of(control=(100, 1000, 1000, 10_000), rest=(500, 9000, 0, 90_000))
-    assert found == []  # and 90 % of the tokens carrying all of it are not much more than their share
+    result = of(control=(100, 1000, 1000, 10_000), rest=(500, 9000, 0, 90_000))
+    assert result == []  # and 90 % of the tokens carrying all of it are not much more than their share
 
 
 def test_a_growth_that_all_share_has_no_carrier():
@@ -44,15 +44,15 @@ def test_a_growth_that_all_share_has_no_carrier():
 
 def test_what_two_carry_is_told_of_both_the_larger_first():
     cells = dict.fromkeys("defgh", (10, 1000, 100, 10000))
-    found = of(a=(300, 1000, 100, 10_000), b=(500, 1000, 100, 10_000), **cells)
-    assert [one.cell for one in found] == ["b", "a"]
-    assert sum(one.growth for one in found) == pytest.approx(1)
+    result = of(a=(300, 1000, 100, 10_000), b=(500, 1000, 100, 10_000), **cells)
+    assert [item.cell for item in result] == ["b", "a"]
+    assert sum(item.growth for item in result) == pytest.approx(1)
 
 
 def test_a_new_cell_is_held_against_what_all_had():
-    (one,) = of(new=(300, 2000, 0, 0), old=(80, 8000, 100, 10_000))
-    assert one.cell == "new"
-    assert one.growth == pytest.approx(280 / 280)
+    (item,) = of(new=(300, 2000, 0, 0), old=(80, 8000, 100, 10_000))
+    assert item.cell == "new"
+    assert item.growth == pytest.approx(280 / 280)
 
 
 def test_nothing_that_grew_has_no_carrier():
@@ -76,7 +76,7 @@ def test_by_chance_alone_hardly_any_is_named():
 @given(st.lists(st.tuples(*(st.integers(0, 10_000) for _ in range(4))), max_size=8))
 def test_shares_are_shares(cells):
     given = {str(i): (counts(a, a + b), counts(c, c + d)) for i, (a, b, c, d) in enumerate(cells)}
-    found = carriers(given, BEYOND, among=max(len(given), 1))
-    assert sum(one.growth for one in found) <= 1 + 1e-9
-    for one in found:
-        assert 0 <= one.tokens < one.least <= one.growth <= 1 + 1e-9
+    result = carriers(given, BEYOND, among=max(len(given), 1))
+    assert sum(item.growth for item in result) <= 1 + 1e-9
+    for item in result:
+        assert 0 <= item.tokens < item.least <= item.growth <= 1 + 1e-9

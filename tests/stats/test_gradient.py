@@ -27,7 +27,7 @@ def test_the_share_is_that_of_the_losss_derivative(clip, weighted, library):
     advantages = rng.normal(size=n) * (rng.random(n) < 0.9)
     row, weights = rng.integers(0, 4, n), rng.gamma(2, 0.5, n) if weighted else None
     given = [new - old, advantages, row] if weights is None else [new - old, advantages, row, weights]
-    arrays = given if library == "numpy" else [torch.tensor(one) for one in given]
+    arrays = given if library == "numpy" else [torch.tensor(item) for item in given]
     sequence = np.sort(rng.integers(0, 40, n))
     per = 1 / np.bincount(sequence)[sequence]
     share = per if library == "numpy" else torch.tensor(per)
@@ -35,12 +35,12 @@ def test_the_share_is_that_of_the_losss_derivative(clip, weighted, library):
     sums = np.asarray(gradient_sums(r, a, rows, clip, *applied, rows=3, share=share))
     expected = pulls(old, new, advantages, clip, weights)
     of_row = [expected[row == i].sum() for i in range(3)]
-    np.testing.assert_allclose([kept(one) for one in sums], of_row, rtol=1e-12)
+    np.testing.assert_allclose([kept(item) for item in sums], of_row, rtol=1e-12)
     by_sequence = [(expected * per)[row == i].sum() for i in range(3)]
-    np.testing.assert_allclose([kept(one, by_sequence=True) for one in sums], by_sequence, rtol=1e-12)
+    np.testing.assert_allclose([kept(item, by_sequence=True) for item in sums], by_sequence, rtol=1e-12)
     mass = np.abs(advantages) * np.exp(new - old) * (1 if weights is None else weights)
     away = [1 - total / mass[row == i].sum() for i, total in enumerate(of_row)]
-    np.testing.assert_allclose([clipped_away(one) for one in sums], away, atol=1e-12)
+    np.testing.assert_allclose([clipped_away(item) for item in sums], away, atol=1e-12)
     assert kept(sums.sum(axis=0)) == pytest.approx(sum(of_row))  # parts add up
 
 

@@ -25,8 +25,8 @@ LEVELS = (0.0, 0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
 
 def partition(values, row, rows):
     """The sketch of one partition."""
-    (found,) = sketch(values, [row], [rows])
-    return found
+    (result,) = sketch(values, [row], [rows])
+    return result
 
 
 def one_row(values):
@@ -145,9 +145,9 @@ def test_a_bfloat16_value_has_a_bin_of_its_own():
 @given(hnp.arrays(np.float32, st.integers(1, 50), elements=st.floats(-200, 200, width=32)), st.floats(0, 1))
 def test_a_bin_holds_one_bfloat16_value(values, q):
     rounded = torch.from_numpy(values).bfloat16()
-    (found,) = sketch(rounded, [torch.zeros(len(values), dtype=torch.int32)], [1])
+    (result,) = sketch(rounded, [torch.zeros(len(values), dtype=torch.int32)], [1])
     true = order_statistic(rounded.float().numpy(), q)
-    total = np.cumsum(found.counts[0].sum(0).numpy())
+    total = np.cumsum(result.counts[0].sum(0).numpy())
     bin_ = np.searchsorted(total, int(q * (total[-1] - 1)) + 1)
     assert true == EDGES[bin_ - 1] if bin_ else true < 2**-24
 
@@ -246,10 +246,10 @@ partitions = st.integers(0, 60).flatmap(
 def test_several_partitions_in_one_pass_are_what_each_alone_is(data):
     values, labels = data
     together = sketch(values, labels, [3] * len(labels))
-    for label, found in zip(labels, together, strict=True):
+    for label, result in zip(labels, together, strict=True):
         alone = partition(values, label, 3)
-        np.testing.assert_array_equal(found.counts, alone.counts)
-        np.testing.assert_array_equal(found.nonfinite, alone.nonfinite)
+        np.testing.assert_array_equal(result.counts, alone.counts)
+        np.testing.assert_array_equal(result.nonfinite, alone.nonfinite)
 
 
 @pytest.mark.slow
@@ -257,9 +257,9 @@ def test_several_partitions_in_one_pass_are_what_each_alone_is(data):
 def test_the_devices_path_counts_the_same(data):
     values, labels = data
     host, device = (path(values, labels, [3] * len(labels)) for path in (sketch, on_device))
-    for one, other in zip(host, device, strict=True):
-        np.testing.assert_array_equal(one.counts, other.counts.numpy())
-        np.testing.assert_array_equal(one.nonfinite, other.nonfinite.numpy())
+    for item, other in zip(host, device, strict=True):
+        np.testing.assert_array_equal(item.counts, other.counts.numpy())
+        np.testing.assert_array_equal(item.nonfinite, other.nonfinite.numpy())
 
 
 @pytest.mark.slow

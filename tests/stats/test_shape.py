@@ -33,10 +33,10 @@ def stretched(values):
 
 def test_against_a_reference_on_the_values_of_the_bins_and_on_the_values_themselves(rng):
     x, y = mixture(rng, 81_920), 1.3 * mixture(rng, 50_000) ** 1.2
-    found = tail_stretch(counts(x), counts(y))
+    result = tail_stretch(counts(x), counts(y))
     of_bins = (np.repeat(QUANTILE_VALUES, counts(values)) for values in (x, y))
-    assert found == pytest.approx(log_ratio(next(of_bins)) - log_ratio(next(of_bins)), abs=1e-12)
-    assert found == pytest.approx(log_ratio(x) - log_ratio(y), abs=4 / 257)
+    assert result == pytest.approx(log_ratio(next(of_bins)) - log_ratio(next(of_bins)), abs=1e-12)
+    assert result == pytest.approx(log_ratio(x) - log_ratio(y), abs=4 / 257)
 
 
 def test_stretch_is_seen_and_bulk_scaling_is_not(rng):
@@ -69,5 +69,5 @@ def test_a_power_of_two_changes_no_bit_and_swapping_turns_it_around(x, y, i, j):
     ids=["none", "none now", "none then", "all equal", "zero now", "beyond", "beyond now"],
 )
 def test_bad_input_has_a_defined_answer(now, then, expected):
-    found = tail_stretch(counts(np.array(now)), counts(np.array(then)))
-    assert found == pytest.approx(expected, nan_ok=True)
+    result = tail_stretch(counts(np.array(now)), counts(np.array(then)))
+    assert result == pytest.approx(expected, nan_ok=True)

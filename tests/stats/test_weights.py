@@ -31,9 +31,9 @@ def brute_force(log_w):
 
 
 def test_known_numbers():
-    found = WeightSums.summed(np.array([0.0, 1.0, 2.0, 3.0]))
-    assert found.ess * 4 == pytest.approx(2.08611, abs=1e-5)
-    assert found.max_weight_share == pytest.approx(0.643914, abs=1e-6)
+    result = WeightSums.summed(np.array([0.0, 1.0, 2.0, 3.0]))
+    assert result.ess * 4 == pytest.approx(2.08611, abs=1e-5)
+    assert result.max_weight_share == pytest.approx(0.643914, abs=1e-6)
     around = np.array([-0.5, -0.1, 0.0, 0.1, 0.5])
     sums = WeightSums.summed(around)
     assert (sums.mean, sums.variance, sums.chi2) == pytest.approx((0, 0.104, 0.10491331), abs=1e-8)
@@ -43,18 +43,18 @@ def test_known_numbers():
 @pytest.mark.slow
 @given(log_weights)
 def test_against_the_definitions(log_w):
-    found = WeightSums.summed(log_w)
+    result = WeightSums.summed(log_w)
     for name, expected in brute_force(log_w).items():
-        assert getattr(found, name) == pytest.approx(expected, rel=1e-9, abs=1e-12), name
-    assert 1 / len(log_w) - 1e-12 <= found.ess <= 1 + 1e-12
+        assert getattr(result, name) == pytest.approx(expected, rel=1e-9, abs=1e-12), name
+    assert 1 / len(log_w) - 1e-12 <= result.ess <= 1 + 1e-12
 
 
 @pytest.mark.slow
 @given(log_weights, st.floats(-500, 500))
 def test_a_common_factor_changes_nothing(log_w, shift):
-    moved, found = WeightSums.summed(log_w + shift), WeightSums.summed(log_w)
-    assert moved.ess == pytest.approx(found.ess, rel=1e-6)
-    assert moved.max_weight_share == pytest.approx(found.max_weight_share, rel=1e-6)
+    moved, result = WeightSums.summed(log_w + shift), WeightSums.summed(log_w)
+    assert moved.ess == pytest.approx(result.ess, rel=1e-6)
+    assert moved.max_weight_share == pytest.approx(result.max_weight_share, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -71,10 +71,10 @@ def test_merging_any_split_in_any_order_is_the_whole(log_w, i, j, random):
 
 
 def test_weights_beyond_float64_do_not_overflow():
-    found = WeightSums.summed(np.array([5000.0, 4000.0, -5000.0])) + WeightSums.summed(np.array([4999.0]))
-    assert found.ess == pytest.approx((1 + math.exp(-1)) ** 2 / (1 + math.exp(-2)) / 4)
-    assert found.max_weight_share == pytest.approx(1 / (1 + math.exp(-1)))
-    assert found.kl_k3 == math.inf
+    result = WeightSums.summed(np.array([5000.0, 4000.0, -5000.0])) + WeightSums.summed(np.array([4999.0]))
+    assert result.ess == pytest.approx((1 + math.exp(-1)) ** 2 / (1 + math.exp(-2)) / 4)
+    assert result.max_weight_share == pytest.approx(1 / (1 + math.exp(-1)))
+    assert result.kl_k3 == math.inf
 
 
 def test_equal_weights_and_none():
@@ -100,8 +100,8 @@ def test_float32_is_summed_in_float64():
 @given(log_weights, st.data())
 def test_a_mask_is_a_selection(log_w, data):
     member = data.draw(hnp.arrays(np.bool_, len(log_w)))
-    found, expected = WeightSums.summed(log_w, member), WeightSums.summed(log_w[member])
-    np.testing.assert_allclose(found.array(), expected.array(), rtol=1e-12, atol=1e-9)
+    result, expected = WeightSums.summed(log_w, member), WeightSums.summed(log_w[member])
+    np.testing.assert_allclose(result.array(), expected.array(), rtol=1e-12, atol=1e-9)
 
 
 @pytest.mark.slow
@@ -133,12 +133,12 @@ any_weights = st.floats(-700, 700) | st.sampled_from([0.0, math.nan, math.inf, -
 @given(members, st.data(), st.booleans())
 def test_sets_in_one_pass_are_each_on_its_own(member, data, from_numerator):
     log_w = data.draw(hnp.arrays(np.float64, member.shape[1], elements=any_weights))
-    found = WeightSums.summed(log_w, member, from_numerator=from_numerator)
+    result = WeightSums.summed(log_w, member, from_numerator=from_numerator)
     device = WeightSums.summed(torch.from_numpy(log_w), torch.from_numpy(member), from_numerator=from_numerator)
-    for i, one in enumerate(member):
-        kept = log_w[one & np.isfinite(log_w)]
+    for i, item in enumerate(member):
+        kept = log_w[item & np.isfinite(log_w)]
         alone = WeightSums.summed(kept, from_numerator=from_numerator) if kept.size else WeightSums.none()
-        np.testing.assert_allclose(found[i].array(), alone.array(), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(result[i].array(), alone.array(), rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(device[i].array().numpy(), alone.array(), rtol=1e-12, atol=1e-12)
 
 
@@ -147,7 +147,7 @@ def test_sets_in_one_pass_are_each_on_its_own(member, data, from_numerator):
 def test_merging_in_one_go_is_adding_up(parts):
     """Also of steps in which a slice has no tokens."""
     sums = [WeightSums.summed(part) for part in parts]
-    merged = WeightSums.merged(np.stack([one.array() for one in sums]))
+    merged = WeightSums.merged(np.stack([item.array() for item in sums]))
     np.testing.assert_allclose(merged.array(), reduce(add, sums).array(), rtol=1e-12, atol=1e-12)
 
 
@@ -159,27 +159,27 @@ def heavy(n=1_000_000):
 def test_the_sketch_alone_gives_them_too():
     """Statistics of slices that get no exact sums, on a million heavy-tailed values; k1, a mean near 0, is worst."""
     r = heavy().clip(-2, 2) + np.random.default_rng(0).normal(0, 0.01, 1_000_000)
-    (found,) = sketch(r, [np.zeros(len(r), np.int32)], [1])
-    of_sketch, exact = WeightSums.of_counts(found.counts[0]), WeightSums.summed(r.astype(np.float32))
+    (result,) = sketch(r, [np.zeros(len(r), np.int32)], [1])
+    of_sketch, exact = WeightSums.of_counts(result.counts[0]), WeightSums.summed(r.astype(np.float32))
     for name, bound in {"ess": 1e-3, "chi2": 1e-3, "kl_k3": 1e-3, "max_weight_share": 0.05}.items():
         assert getattr(of_sketch, name) == pytest.approx(getattr(exact, name), rel=bound), name
     assert of_sketch.mean == pytest.approx(exact.mean, abs=1e-6)
     outside = np.mean((np.exp(r) > 1.2) | (np.exp(r) < 0.8))
-    assert clip_fraction(found.counts[0], 0.2, 0.2) == pytest.approx(outside, rel=0.01)
+    assert clip_fraction(result.counts[0], 0.2, 0.2) == pytest.approx(outside, rel=0.01)
 
 
 def test_a_sum_that_one_huge_weight_carries_is_off_by_the_width_of_its_bin():
     r = np.append(np.zeros(999), 20.0)
-    (found,) = sketch(r, [np.zeros(len(r), np.int32)], [1])
-    ratio = WeightSums.of_counts(found.counts[0]).kl_k3 / WeightSums.summed(r).kl_k3
+    (result,) = sketch(r, [np.zeros(len(r), np.int32)], [1])
+    ratio = WeightSums.of_counts(result.counts[0]).kl_k3 / WeightSums.summed(r).kl_k3
     assert ratio == pytest.approx(math.exp(0.0625), rel=1e-4)
 
 
 def test_the_clip_range_has_two_sides():
-    (found,) = sketch(np.array([-0.5, -0.1, 0.0, 0.1, 0.5]), [np.zeros(5, np.int32)], [1])
-    assert clip_fraction(found.counts[0], 0.2, 0.2) == 0.4
-    assert clip_fraction(found.counts[0], 0.2, 1.0) == 0.2
-    assert clip_fraction(found.counts[0], 0.9, 0.2) == 0.2
+    (result,) = sketch(np.array([-0.5, -0.1, 0.0, 0.1, 0.5]), [np.zeros(5, np.int32)], [1])
+    assert clip_fraction(result.counts[0], 0.2, 0.2) == 0.4
+    assert clip_fraction(result.counts[0], 0.2, 1.0) == 0.2
+    assert clip_fraction(result.counts[0], 0.9, 0.2) == 0.2
     assert math.isnan(clip_fraction(np.zeros((2, BINS), np.int64), 0.2, 0.2))
 
 

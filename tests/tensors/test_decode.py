@@ -15,18 +15,18 @@ def of_bytes(ids):
 
 def of_words(ids):
     """As tokenizers with a sign for the space before a word do: the first of it is left out."""
-    return " ".join(f"w{one}" for one in ids)
+    return " ".join(f"w{item}" for item in ids)
 
 
 @pytest.mark.slow
 @given(st.text(max_size=30).filter(lambda text: "\ufffd" not in text))
 def test_the_pieces_of_a_text_make_up_the_text(text):
     ids = list(text.encode())
-    found = pieces(ids, of_bytes)
-    assert len(found) == len(ids)
-    assert "".join(found) == text
+    result = pieces(ids, of_bytes)
+    assert len(result) == len(ids)
+    assert "".join(result) == text
     ends = np.cumsum([len(char.encode()) for char in text])
-    assert [i + 1 for i, piece in enumerate(found) if piece] == ends.tolist()  # the last part of each has it
+    assert [i + 1 for i, piece in enumerate(result) if piece] == ends.tolist()  # the last part of each has it
 
 
 def test_a_space_that_a_decoder_leaves_out_at_the_beginning_is_there_all_the_same():
@@ -35,9 +35,9 @@ def test_a_space_that_a_decoder_leaves_out_at_the_beginning_is_there_all_the_sam
 
 @given(st.binary(max_size=40))
 def test_bytes_that_are_no_text_are_shown_as_such_and_lose_nothing_after_them(data):
-    found = pieces([*data, *b"end"], of_bytes)
-    assert len(found) == len(data) + 3
-    assert "".join(found).endswith("end")
+    result = pieces([*data, *b"end"], of_bytes)
+    assert len(result) == len(data) + 3
+    assert "".join(result).endswith("end")
 
 
 def test_a_text_that_is_far_too_long_is_cut():
@@ -45,7 +45,7 @@ def test_a_text_that_is_far_too_long_is_cut():
 
 
 def wanted(*sequences):
-    return [(np.array(one), [range(len(one))]) for one in sequences]
+    return [(np.array(sequence), [range(len(sequence))]) for sequence in sequences]
 
 
 def test_texts_come_when_they_are_made_and_are_not_made_twice():

@@ -17,8 +17,8 @@ def counts(rng, tokens):
     """Counts of `tokens` log-ratios of each slice, spread over the groups."""
     rows = np.concatenate([row * GROUPS + np.arange(n) % GROUPS for row, n in enumerate(tokens)]).astype(np.int32)
     values = rng.normal(0, 0.1, len(rows)).astype(np.float32)
-    (found,) = sketch(values, [rows], [len(CONTEXT) * GROUPS])
-    return found.counts
+    (result,) = sketch(values, [rows], [len(CONTEXT) * GROUPS])
+    return result.counts
 
 
 steps = st.lists(st.tuples(st.integers(0, 120), st.integers(0, 120)), min_size=1, max_size=12)
@@ -38,13 +38,13 @@ def test_no_token_is_in_two_values_and_none_is_left_out(steps, cut):
             state = json.loads(json.dumps(fresh.state_dict()))
             fresh = Fresh(GROUPS, NEEDED)
             fresh.load_state_dict(state)
-        one = counts(rng, tokens)
-        given_in += one.reshape(given_in.shape)
+        item = counts(rng, tokens)
+        given_in += item.reshape(given_in.shape)
         fresh.begin()
-        fresh.count(sparse(one))
-        for name, of in fresh.take_ready().items():
-            assert of.n >= NEEDED
-            taken[CONTEXT.index(name)] += of.groups
+        fresh.count(sparse(item))
+        for name, part in fresh.take_ready().items():
+            assert part.n >= NEEDED
+            taken[CONTEXT.index(name)] += part.groups
     left = given_in - taken
     assert (left >= 0).all()
     assert (left.sum(axis=(1, 2, 3)) < NEEDED).all()
@@ -54,22 +54,22 @@ def test_what_comes_later_of_a_step_is_of_the_next_value():
     rng, fresh = np.random.default_rng(0), Fresh(GROUPS, NEEDED)
     fresh.begin()
     fresh.count(sparse(counts(rng, (60, 10))))
-    assert {name: of.n for name, of in fresh.take_ready().items()} == {"text_only": 60}
+    assert {name: part.n for name, part in fresh.take_ready().items()} == {"text_only": 60}
     fresh.count(sparse(counts(rng, (70, 45))))
-    assert {name: of.n for name, of in fresh.take_ready().items()} == {"post_tool": 55}
+    assert {name: part.n for name, part in fresh.take_ready().items()} == {"post_tool": 55}
     fresh.begin()
-    assert {name: of.n for name, of in fresh.take_ready().items()} == {"text_only": 70}
+    assert {name: part.n for name, part in fresh.take_ready().items()} == {"text_only": 70}
 
 
 def test_a_value_has_the_quantile_of_its_tokens_and_an_error_by_groups():
     fresh = Fresh(8, 400)
     values = np.random.default_rng(0).normal(0, 0.1, 800).astype(np.float32)
-    (found,) = sketch(values, [np.arange(800, dtype=np.int32) % 8 + 8], [16])
-    fresh.count(sparse(found.counts))
-    of = fresh.take_ready()["post_tool"]
-    assert of.quantile(0.95) == pytest.approx(np.quantile(np.abs(values), 0.95, method="lower"), rel=0.004)
-    assert 0.01 < of.log_error(0.95) < 0.2
-    fresh.count(sparse(found.counts))
+    (result,) = sketch(values, [np.arange(800, dtype=np.int32) % 8 + 8], [16])
+    fresh.count(sparse(result.counts))
+    part = fresh.take_ready()["post_tool"]
+    assert part.quantile(0.95) == pytest.approx(np.quantile(np.abs(values), 0.95, method="lower"), rel=0.004)
+    assert 0.01 < part.log_error(0.95) < 0.2
+    fresh.count(sparse(result.counts))
     fresh.clear()
     fresh.begin()
     assert fresh.take_ready() == {}
@@ -78,8 +78,8 @@ def test_a_value_has_the_quantile_of_its_tokens_and_an_error_by_groups():
 def cell_counts(rng, tokens):
     """Counts (NAMED_ROWS, 2, 4098) of `tokens` log-ratios of the first cells."""
     rows = np.repeat(np.arange(len(tokens)), tokens).astype(np.int32)
-    (found,) = sketch(rng.normal(0, 0.1, len(rows)).astype(np.float32), [rows], [NAMED_ROWS])
-    return found.counts
+    (result,) = sketch(rng.normal(0, 0.1, len(rows)).astype(np.float32), [rows], [NAMED_ROWS])
+    return result.counts
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_each_cell_is_held_against_the_other_cells(steps, cut):
         waiting += np.stack([of_cell, of_cell.sum() - of_cell], axis=1)
         taken = fresh.take_ready()
         assert set(taken) == set(np.flatnonzero((waiting >= NEEDED).all(axis=1)))
-        for row, of in taken.items():
-            assert (of.n, of.other_cells.n) == tuple(waiting[row])
+        for row, part in taken.items():
+            assert (part.n, part.other_cells.n) == tuple(waiting[row])
             waiting[row] = 0
         assert fresh.take_ready() == {}  # what comes later of a step is of the next value

@@ -38,18 +38,18 @@ def test_the_window_is_the_merge_of_the_steps_that_it_names(a_step, steps):
     """Of eight steps with 16 tokens each it is that of 25; eight with 56 are enough. Also after a restart."""
     rng, window = np.random.default_rng(1), PairWindow("policy", 8, 15, 50)
     given = [observed(rng, a_step) for _ in range(60)]
-    for at, one in enumerate(given):
+    for at, item in enumerate(given):
         if at == 40:
             state, window = json.loads(json.dumps(window.state_dict())), PairWindow("policy", 8, 15, 50)
             window.load_state_dict(state)
-        window.push(one)
-    found, whole = window.context["post_tool"], reduce(add, given[-(steps or 8) :])
-    assert found.steps == steps
-    assert found.n >= (TOKENS if steps else 0)
-    np.testing.assert_array_equal(found.counts, whole.sketches["context"].counts[8:16].sum(axis=0))
-    np.testing.assert_array_equal(found.sequence_counts, whole.sequence_sketch.counts[1])
-    np.testing.assert_allclose(found.lengths, whole.lengths[:, 1])
-    assert found.weights.ess == pytest.approx(whole.tokens[1].ess)
+        window.push(item)
+    result, whole = window.context["post_tool"], reduce(add, given[-(steps or 8) :])
+    assert result.steps == steps
+    assert result.n >= (TOKENS if steps else 0)
+    np.testing.assert_array_equal(result.counts, whole.sketches["context"].counts[8:16].sum(axis=0))
+    np.testing.assert_array_equal(result.sequence_counts, whole.sequence_sketch.counts[1])
+    np.testing.assert_allclose(result.lengths, whole.lengths[:, 1])
+    assert result.weights.ess == pytest.approx(whole.tokens[1].ess)
     assert window.context["text_only"].steps is None
 
 
@@ -73,12 +73,14 @@ def fired(of_step, onset, steps, **options):
         monitor.log({}, step)
     table = monitor.slices_table()
     (note,) = [row[-1] for row in table.rows if row[:2] == ("policy", "post_tool")] or [None]
-    return [one.fired for one in monitor.summary().findings if one.rule.id == "POL001" and one.fired], note
+    return [
+        finding.fired for finding in monitor.summary().findings if finding.rule.id == "POL001" and finding.fired
+    ], note
 
 
 @pytest.mark.nightly
 def test_a_tail_of_few_tokens_a_step_is_found():
     """With 24 tokens a step the window of eight steps has 192, and a p95 needs 400: it was never found."""
-    found, note = fired(lambda step: 3, 240, 300)
-    assert 240 < found[0] < 280
+    result, note = fired(lambda step: 3, 240, 300)
+    assert 240 < result[0] < 280
     assert note.startswith("few tokens a step: of the last 1")

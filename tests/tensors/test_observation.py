@@ -40,7 +40,7 @@ def groups(given, first=0):
 def test_the_groups_are_sequences_that_stand_next_to_each_other(size):
     given = tensors(np.random.default_rng(5), size=size)
     group = (np.arange(size) * GROUPS // max(size, GROUPS) + 3) % GROUPS
-    expected = [given["model_mask"][group == one].sum() for one in range(GROUPS)]
+    expected = [given["model_mask"][group == item].sum() for item in range(GROUPS)]
     np.testing.assert_array_equal(groups(given, 3), expected)
     packed = {name: value.reshape(-1) for name, value in given.items()}
     packed["sequence_ids"] = np.repeat(np.arange(size), given["model_mask"].shape[1])
@@ -51,18 +51,18 @@ def test_the_groups_are_sequences_that_stand_next_to_each_other(size):
 def test_the_samples_of_a_prompt_are_in_one_group_whatever_the_batch(name):
     given = tensors(np.random.default_rng(5), size=64)
     prompt = np.random.default_rng(6).permutation(np.repeat(np.arange(0, 256, 16), 4))
-    names = [name(one) for one in prompt]
-    found = groups(given | {"prompt": names})
-    assert np.count_nonzero(found) >= 5
-    assert found.sum() == given["model_mask"].sum()
+    names = [name(item) for item in prompt]
+    result = groups(given | {"prompt": names})
+    assert np.count_nonzero(result) >= 5
+    assert result.sum() == given["model_mask"].sum()
     halves = [
-        groups({one: value[part] for one, value in given.items()} | {"prompt": names[part]}, first)
+        groups({item: value[part] for item, value in given.items()} | {"prompt": names[part]}, first)
         for first, part in enumerate((slice(0, 30), slice(30, 64)))
     ]
-    np.testing.assert_array_equal(sum(halves), found)
-    alone = [groups({one: value[prompt == p] for one, value in given.items()} | {"prompt": [name(p)] * 4})
+    np.testing.assert_array_equal(sum(halves), result)
+    alone = [groups({item: value[prompt == p] for item, value in given.items()} | {"prompt": [name(p)] * 4})
              for p in np.unique(prompt)]  # fmt: skip
-    assert all(np.count_nonzero(one) == 1 for one in alone)
+    assert all(np.count_nonzero(item) == 1 for item in alone)
 
 
 def claimed_and_true(order, told):
@@ -76,10 +76,10 @@ def claimed_and_true(order, told):
         tokens = TokenBatch.validated(**given)
         window = PairWindow("policy", 1, burn_in=1, baseline=2)
         window.push(Observation.reduced(tokens, "policy", label(tokens, Names())))
-        of = window.context["all"]
-        logs.append(math.log(of.quantile(0.95)))
-        claims.append(of.log_error(0.95))
-    return math.sqrt(np.mean([one**2 for one in claims if one])), np.std(logs)
+        source = window.context["all"]
+        logs.append(math.log(source.quantile(0.95)))
+        claims.append(source.log_error(0.95))
+    return math.sqrt(np.mean([claim**2 for claim in claims if claim])), np.std(logs)
 
 
 @pytest.mark.by_day("in turn-True")
@@ -107,7 +107,7 @@ def test_micro_batches_add_up_to_the_batch():
         return Observation.reduced(tokens, "policy", label(tokens, Names()), first_group=rows.start)
 
     whole, parts = observed(slice(0, 6)), observed(slice(0, 2)) + observed(slice(2, 6))
-    for dimension, one in whole.sketches.items():
-        np.testing.assert_array_equal(parts.sketches[dimension].counts, one.counts)
+    for dimension, item in whole.sketches.items():
+        np.testing.assert_array_equal(parts.sketches[dimension].counts, item.counts)
     same(parts.tokens[0], whole.tokens[0])
     same(parts.sequences[1], whole.sequences[1])

@@ -115,10 +115,10 @@ def test_every_rank_decides_as_the_first_one_which_alone_hears_what_is_wrong(tmp
         assert sum("the ranks share no collective to agree by" in event for event in first["events"]) == 3
     assert not first["alone"]
     assert not second["alone"]
-    for one in (first, second):
+    for item in (first, second):
         parted = mode == "decide_all_reduce"
-        assert len(one["failures"]) == parted
-        assert all(failure.startswith("rank_errors: RuntimeError: the ranks separate") for failure in one["failures"])
+        assert len(item["failures"]) == parted
+        assert all(failure.startswith("rank_errors: RuntimeError: the ranks separate") for failure in item["failures"])
 
 
 @pytest.mark.nightly
@@ -145,7 +145,7 @@ def test_a_rank_that_hangs_is_waited_for_once_and_told_and_counts_again_when_it_
     report = json.loads((tmp_path / "0.json").read_text())
     assert report["health"]["rank_errors"] == 1
     assert report["health"].get("internal_errors", 0) == 0
-    counts = [found.get("diag/policy/text_only/count") for found in report["counts"].values()]
+    counts = [value.get("diag/policy/text_only/count") for value in report["counts"].values()]
     assert max(counts[:4]) == min(counts[:4])  # all three
     assert min(counts[4:10]) < counts[0]  # without rank 1
     assert sum(counts) > 0.9 * 20 * counts[0]  # what it sent late came in late
@@ -174,7 +174,7 @@ def test_a_killed_rank_delays_nobody_and_is_reported_with_its_host(tmp_path, fre
     assert 10 <= finding["onset"] <= 20
     assert report["health"].get("internal_errors", 0) == 0
     # While they live, all three are in the counts: 400 tokens of each before its tool results, a step.
-    counts = [found["diag/policy/text_only/count"] for found in report["counts"].values() if found]
+    counts = [value["diag/policy/text_only/count"] for value in report["counts"].values() if value]
     assert max(counts) > 2 * worker.STEPS * 400
 
 
@@ -205,12 +205,12 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
             return Merged({})
 
     def run(cut=None):
-        found, seen = {}, CapturingTracker()
+        result, seen = {}, CapturingTracker()
 
         def begin():
             monitor = Monitor([seen], ranks=Told())
             whole = monitor._run.judge.engine.evaluate
-            monitor._run.judge.engine.evaluate = lambda o: (found.update({o.step: dict(o.missing)}), whole(o))[1]
+            monitor._run.judge.engine.evaluate = lambda o: (result.update({o.step: dict(o.missing)}), whole(o))[1]
             return monitor
 
         monitor = begin()
@@ -222,7 +222,7 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
             monitor.observe(**make_batch(rng))
             monitor.log({"reward": 0.5}, step)
         monitor.close()
-        return {step: (seen.scalars(step)["diag/health/rank_time_ratio"], found[step]) for step in range(4)}
+        return {step: (seen.scalars(step)["diag/health/rank_time_ratio"], result[step]) for step in range(4)}
 
     expected = {step: (1.0 + step, {Rank(1, "b"): step}) for step in range(4)}
     assert run() == expected
@@ -286,8 +286,8 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
     for step in range(10_000, 10_000 + 2 * 64):
         anew.merge(step, observed(1, 1, theirs, 0), theirs)
         settle(anew)
-        found = take(step - 9900)
-    assert found.missing == {Rank(1, "b"): 1} or found.missing[Rank(1, "b")] > 1
+        result = take(step - 9900)
+    assert result.missing == {Rank(1, "b"): 1} or result.missing[Rank(1, "b")] > 1
     assert sum(map(len, (other.ready for other in first._others))) <= 64
 
 
@@ -336,7 +336,7 @@ def test_a_store_that_fails_at_the_end_is_told():
     settle(ranks)
     ranks._store = Broken()
     monitor.close()
-    assert [str(one) for one in monitor.failures] == ["rank_errors: RuntimeError: the store is gone"]
+    assert [str(item) for item in monitor.failures] == ["rank_errors: RuntimeError: the store is gone"]
 
 
 def report(monitor):
@@ -373,8 +373,8 @@ def test_renaming_loses_no_count(used, random):
         agreed.row("tool", name)
     zero, model = np.zeros((1, len(used)), np.float32), np.ones((1, len(used)), bool)
     tokens = TokenBatch.validated(logprobs=zero, old_logprobs=zero + 0.1, model_mask=model, tool=[used])
-    one = Observation.reduced(tokens, "policy", label(tokens, mine))
-    moved = one.renamed(mine, agreed).sketches["tool"].counts.sum(axis=(1, 2))
+    item = Observation.reduced(tokens, "policy", label(tokens, mine))
+    moved = item.renamed(mine, agreed).sketches["tool"].counts.sum(axis=(1, 2))
     assert moved.sum() == len(used)
     known = agreed.rows["tool"]
     if len(set(used)) < NAMED_ROWS:

@@ -33,8 +33,10 @@ def fired(scales, growth, onset=ONSET, steps=STEPS):
             monitor.observe(**batch(seed, scale, growth if outer >= onset else 1.0))
             monitor.log({}, outer * len(scales) + position)
     summary = monitor.summary()
-    (found,) = [one for one in summary.findings if one.rule.id == "POL001" and one.fired is not None] or [None]
-    return found.fired // len(scales) if found else None, summary
+    (result,) = [
+        finding for finding in summary.findings if finding.rule.id == "POL001" and finding.fired is not None
+    ] or [None]
+    return result.fired // len(scales) if result else None, summary
 
 
 @pytest.mark.nightly
@@ -55,9 +57,9 @@ def test_a_tail_is_found_with_two_updates_as_early_as_with_one(growth):
 @pytest.mark.parametrize("growth", [2.0, 4.0, 8.0])
 def test_a_tail_is_found_with_four_updates(growth):
     """The last three lie further and further from the old policy, all in one series."""
-    found, summary = fired([0.0, 0.05, 0.08, 0.11], growth, onset=40, steps=60)
-    assert found is not None
-    assert 40 <= found <= 50
+    result, summary = fired([0.0, 0.05, 0.08, 0.11], growth, onset=40, steps=60)
+    assert result is not None
+    assert 40 <= result <= 50
     assert summary.first_break.rule.id == "POL001"
 
 
@@ -68,10 +70,13 @@ def test_a_step_without_signal_is_in_no_window_and_is_not_logged():
     for step in range(12):
         monitor.observe(**batch(rng, 0.05 * (step % 2), 1.0))
         monitor.log({}, step)
-    of_step = [{one.name: one.value for one in backend.records[step] if hasattr(one, "value")} for step in range(12)]
-    counts = [one.get("diag/policy/text_only/count") for one in of_step]
+    of_step = [
+        {record.name: record.value for record in backend.records[step] if hasattr(record, "value")}
+        for step in range(12)
+    ]
+    counts = [record.get("diag/policy/text_only/count") for record in of_step]
     assert counts[1::2] == [672 * n for n in range(1, 7)]
-    assert not any(name.startswith("diag/policy/") for one in of_step[::2] for name in one)
+    assert not any(name.startswith("diag/policy/") for record in of_step[::2] for name in record)
 
 
 @pytest.mark.slow
@@ -98,4 +103,4 @@ def test_a_policy_that_collapses_after_two_steps_is_no_pair_without_signal():
         given["logprobs"] = given["logprobs"] - (np.abs(rng.normal(2, 5, (16, 64))) if step < 2 else 0)
         monitor.observe(**given)
         monitor.log({}, step)
-    assert [one.fired for one in monitor.summary().findings if one.rule.id == "POL010"] == [3]
+    assert [finding.fired for finding in monitor.summary().findings if finding.rule.id == "POL010"] == [3]

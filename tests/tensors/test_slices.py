@@ -43,7 +43,7 @@ def test_a_turn_whose_prompt_ends_with_a_tool_result_is_after_it_from_its_first_
     assert context[2] == [OUT, TEXT, OUT, POST, POST]
     assert (since[1], since[2]) == ([2, 2, 0, 0, 2], [2, 2, 2, 0, 0])
     assert "turn" not in rows  # which one a row is, nobody has said
-    ragged = {name: [row[:4] for row in of] for name, of in given.items()}
+    ragged = {name: [row[:4] for row in part] for name, part in given.items()}
     packed = TokenBatch.validated(**ragged, begins_after_tool=[False, True, False])
     assert label_context(packed).reshape(3, 4).tolist() == [row[:4] for row in context]
 
@@ -180,8 +180,8 @@ def test_packed_and_padded_sequences_are_labelled_alike(texts):
     packed = TokenBatch.validated(
         logprobs=zero, old_logprobs=zero, model_mask=model, response_mask=np.ones(len(flat), bool), sequence_ids=ids
     )
-    one, other = label(packed, Names()), label(padded, Names())
-    for dimension, rows in one.items():
+    item, other = label(packed, Names()), label(padded, Names())
+    for dimension, rows in item.items():
         np.testing.assert_array_equal(rows, other[dimension][real], err_msg=dimension)
 
 

@@ -78,10 +78,10 @@ def test_a_mistake_is_told_once_with_the_remedy(mistake, library, caplog):
     if library != "numpy" and mistake != "the same tensor":
         convert = torch.tensor if library == "torch" else np.ndarray.tolist
         tensors = {name: convert(np.array(value)) for name, value in tensors.items()}
-    said = told(caplog, tensors)
-    assert len(said) == 1, said
+    text = told(caplog, tensors)
+    assert len(text) == 1, text
     for part in parts:
-        assert part in said[0]
+        assert part in text[0]
 
 
 FINE = {

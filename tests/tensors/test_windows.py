@@ -37,17 +37,17 @@ def test_the_window_is_the_merge_of_the_last_steps(steps, length):
     rng = np.random.default_rng(1)
     observed = [observation(rng)[0] for _ in range(length)]
     window = PairWindow("policy", steps, burn_in=3, baseline=5)
-    for one in observed:
-        window.push(one)
+    for item in observed:
+        window.push(item)
     whole = reduce(add, observed[-steps:])
-    for dimension, one in whole.sketches.items():
-        np.testing.assert_array_equal(window.total[dimension], one.counts)
-    found = window.slices(Names())
-    same(found["all"].sequences, whole.sequences[2])
+    for dimension, item in whole.sketches.items():
+        np.testing.assert_array_equal(window.total[dimension], item.counts)
+    result = window.slices(Names())
+    same(result["all"].sequences, whole.sequences[2])
     # A slice with few tokens reaches further back, and says how many steps.
-    before, after = (reduce(add, observed[-(found[name].steps or steps) :]) for name in ("text_only", "post_tool"))
-    same(found["text_only"].tokens, before.tokens[0])
-    np.testing.assert_array_equal(found["post_tool"].sequence_counts, after.sequence_sketch.counts[1])
+    before, after = (reduce(add, observed[-(result[name].steps or steps) :]) for name in ("text_only", "post_tool"))
+    same(result["text_only"].tokens, before.tokens[0])
+    np.testing.assert_array_equal(result["post_tool"].sequence_counts, after.sequence_sketch.counts[1])
 
 
 def test_the_lengths_of_the_window_are_those_of_its_sequences(rng):
@@ -75,8 +75,8 @@ def test_what_comes_of_a_step_later_is_as_if_it_had_come_at_once(parts, steps):
         first, *later = [observation(rng)[0] for _ in range(number)]
         whole.push(reduce(add, later, first))
         amended.push(first)
-        for one in later:
-            amended.amend(one)
+        for item in later:
+            amended.amend(item)
         resumed = PairWindow("policy", steps, burn_in=1, baseline=3)
         resumed.load_state_dict(amended.state_dict())
         amended = resumed
@@ -84,11 +84,11 @@ def test_what_comes_of_a_step_later_is_as_if_it_had_come_at_once(parts, steps):
         np.testing.assert_array_equal(amended.total[dimension], expected)
     for dimension, expected in whole.baseline.items():
         np.testing.assert_array_equal(amended.baseline[dimension], expected)
-    found, expected = amended.slices(Names()), whole.slices(Names())
+    result, expected = amended.slices(Names()), whole.slices(Names())
     for name in ("all", "text_only", "post_tool"):
-        same(found[name].tokens, expected[name].tokens)
-        same(found[name].sequences, expected[name].sequences)
-        np.testing.assert_array_equal(found[name].sequence_counts, expected[name].sequence_counts)
+        same(result[name].tokens, expected[name].tokens)
+        same(result[name].sequences, expected[name].sequences)
+        np.testing.assert_array_equal(result[name].sequence_counts, expected[name].sequence_counts)
 
 
 @pytest.mark.slow
@@ -96,21 +96,21 @@ def test_the_baseline_needs_steps_and_tokens():
     rng = np.random.default_rng(1)
     few, many = (PairWindow("policy", 2, burn_in=3, baseline=5) for _ in range(2))
     small = [observation(rng)[0] for _ in range(80)]
-    for one in small:
-        few.push(one)
-    tokens = np.cumsum([one.sketches["context"].counts.sum() for one in small[3:]])
+    for item in small:
+        few.push(item)
+    tokens = np.cumsum([item.sketches["context"].counts.sum() for item in small[3:]])
     needed = int(np.searchsorted(tokens, 2000)) + 1  # what a p99 needs
     assert needed > 5
     assert few.baseline["context"].sum() == tokens[needed - 1]
     large = [observation(rng, size=64)[0] for _ in range(20)]
-    for one in large:
-        many.push(one)
+    for item in large:
+        many.push(item)
     expected = reduce(add, large[3:8]).sketches["context"].counts
     np.testing.assert_array_equal(many.baseline["context"], expected)
     many.rebaseline()
     assert not many.baseline
-    for one in large[:5]:
-        many.push(one)
+    for item in large[:5]:
+        many.push(item)
     np.testing.assert_array_equal(many.baseline["context"], reduce(add, large[:5]).sketches["context"].counts)
 
 
@@ -122,8 +122,8 @@ def test_the_reference_period_begins_with_the_first_signal():
         window.push(observation(rng, scale=0.0)[0])
     assert not window.baseline
     later = [observation(rng, size=200)[0] for _ in range(5)]
-    for one in later:
-        window.push(one)
+    for item in later:
+        window.push(item)
     np.testing.assert_array_equal(window.baseline["context"], (later[1] + later[2]).sketches["context"].counts)
 
 
@@ -131,12 +131,12 @@ def test_all_is_the_sum_of_the_slices_of_every_partition():
     observed, tokens = observation(np.random.default_rng(4))
     window = PairWindow("policy", 4, burn_in=1, baseline=2)
     window.push(observed)
-    of = window.context
-    np.testing.assert_array_equal(of["all"].counts, of["text_only"].counts + of["post_tool"].counts)
-    assert of["all"].n == tokens.model_mask.sum()
-    np.testing.assert_array_equal(observed.sketches["turn"].counts.sum(axis=0), of["all"].counts)
-    both = SliceWindow(of["text_only"].groups + of["post_tool"].groups)
-    assert of["all"].log_error(0.5) == both.log_error(0.5) is not None
+    part = window.context
+    np.testing.assert_array_equal(part["all"].counts, part["text_only"].counts + part["post_tool"].counts)
+    assert part["all"].n == tokens.model_mask.sum()
+    np.testing.assert_array_equal(observed.sketches["turn"].counts.sum(axis=0), part["all"].counts)
+    both = SliceWindow(part["text_only"].groups + part["post_tool"].groups)
+    assert part["all"].log_error(0.5) == both.log_error(0.5) is not None
 
 
 @pytest.mark.slow
@@ -146,17 +146,17 @@ def test_what_was_read_before_does_not_stay():
     read, steps = PairWindow("policy", 2, burn_in=0, baseline=2), [observation(rng, size=64)[0] for _ in range(12)]
 
     def compare(fresh):
-        found = read.slices(Names())
-        for name, of in fresh.slices(Names()).items():
-            assert slice_statistics(found[name]) == slice_statistics(of)
-        assert found.keys() == fresh.slices(Names()).keys()
+        result = read.slices(Names())
+        for name, part in fresh.slices(Names()).items():
+            assert slice_statistics(result[name]) == slice_statistics(part)
+        assert result.keys() == fresh.slices(Names()).keys()
 
     for end in range(1, 13):
         fresh = PairWindow("policy", 2, burn_in=0, baseline=2)
-        for one in steps[:end]:
-            if end >= 8 and one is steps[7]:
+        for step in steps[:end]:
+            if end >= 8 and step is steps[7]:
                 fresh.rebaseline()
-            fresh.push(one)
+            fresh.push(step)
         if end == 8:
             read.rebaseline()
             assert read.slices(Names()) == {}
@@ -171,7 +171,7 @@ def test_the_slices_that_are_asked_for_are_those_of_all():
     window.push(observation(np.random.default_rng(9), size=64)[0])
     every, some = window.slices(Names()), window.slices(Names(), {"turn:0", "turn:7_or_more"})
     assert some.keys() == {"text_only", "post_tool", "all", "turn:0"}
-    assert all(slice_statistics(of) == slice_statistics(every[name]) for name, of in some.items())
+    assert all(slice_statistics(part) == slice_statistics(every[name]) for name, part in some.items())
 
 
 def test_a_dimension_is_sliced_by_its_names():
@@ -182,15 +182,15 @@ def test_a_dimension_is_sliced_by_its_names():
     window = PairWindow("policy", 2, burn_in=0, baseline=2)
     for _ in range(5):
         window.push(Observation.reduced(tokens, "policy", label(tokens, names)))
-    found = window.slices(names)
+    result = window.slices(names)
     r = tokens.log_ratio("policy").reshape(40, 30)
     member = given["model_mask"] & (tools == "search")
-    of = slice_statistics(found["tool:search"])
-    assert of["count"].value == 2 * member.sum()
-    assert of["p95"].value == pytest.approx(np.quantile(abs(r[member]), 0.95), rel=0.02)
-    assert of["k1"].value == pytest.approx(-r[member].mean(), abs=1e-4)
-    assert of["ess"].value == pytest.approx(WeightSums.summed(r[member]).ess, rel=1e-3)
-    assert "tool:other" not in found
+    part = slice_statistics(result["tool:search"])
+    assert part["count"].value == 2 * member.sum()
+    assert part["p95"].value == pytest.approx(np.quantile(abs(r[member]), 0.95), rel=0.02)
+    assert part["k1"].value == pytest.approx(-r[member].mean(), abs=1e-4)
+    assert part["ess"].value == pytest.approx(WeightSums.summed(r[member]).ess, rel=1e-3)
+    assert "tool:other" not in result
 
 
 @settings(max_examples=settings().max_examples // 5)
@@ -200,16 +200,16 @@ def test_a_restored_window_goes_on_as_the_unbroken_one(before, after):
     rng = np.random.default_rng(7)
     observed = [observation(rng, size=40)[0] for _ in range(before + after)]
     unbroken = PairWindow("policy", 4, burn_in=3, baseline=5)
-    for one in observed[:before]:
-        unbroken.push(one)
+    for item in observed[:before]:
+        unbroken.push(item)
     restored = PairWindow("policy", 4, burn_in=3, baseline=5)
     restored.load_state_dict(unbroken.state_dict())
-    for one in observed[before:]:
-        unbroken.push(one)
-        restored.push(Observation.of_state(one.state_dict()))
+    for item in observed[before:]:
+        unbroken.push(item)
+        restored.push(Observation.of_state(item.state_dict()))
     assert restored.state_dict() == unbroken.state_dict()
-    for name, of in unbroken.slices(Names()).items():
-        assert slice_statistics(restored.slices(Names())[name]) == slice_statistics(of)
+    for name, part in unbroken.slices(Names()).items():
+        assert slice_statistics(restored.slices(Names())[name]) == slice_statistics(part)
 
 
 @pytest.fixture
@@ -245,11 +245,11 @@ def test_the_devices_path_gives_the_same_and_never_waits(devices_path, packed, d
         tokens = TokenBatch.validated(**device, tool_names=("a", "b"), check=False)
         observed = Observation.reduced(tokens, "policy", label(tokens, Names()), 5)
         both = observed + observed
-    found = Arrival({"policy": both}).wait()["policy"]
+    result = Arrival({"policy": both}).wait()["policy"]
     whole = expected + expected
-    assert found.sketches.keys() == whole.sketches.keys()
-    for one, other in zip(found.arrays(), whole.arrays(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=0 if one.dtype.kind == "i" else 1e-6, atol=1e-9)
+    assert result.sketches.keys() == whole.sketches.keys()
+    for item, other in zip(result.arrays(), whole.arrays(), strict=True):
+        np.testing.assert_allclose(item, other, rtol=0 if item.dtype.kind == "i" else 1e-6, atol=1e-9)
 
 
 def test_waiting_would_be_noticed():

@@ -42,8 +42,8 @@ def tensors(rng, size=20, width=60, spread=0.1):
 def look(given, places, limit=0.2, names=None):
     looked, names = WorstTokens(), names or Names()
     looked.look_at(dict.fromkeys(places, limit))
-    for one in given if isinstance(given, list) else [given]:
-        batch = TokenBatch.validated(**one)
+    for item in given if isinstance(given, list) else [given]:
+        batch = TokenBatch.validated(**item)
         looked.observe(batch, label(batch, names), names)
     return looked.taken(names)
 
@@ -73,16 +73,16 @@ def test_they_are_those_with_the_most_mass_beyond_the_limit(seed, size, as_packe
         model = given["model_mask"][i, :n]
         after = np.cumsum(given["response_mask"][i, :n] & ~model) > 0
         of_slice = {"post_tool": model & after, "text_only": model & ~after, "all": model}[place.slice]
-        mass = sum(abs(one) - limit for one in r[of_slice] if abs(one) > limit)
+        mass = sum(abs(item) - limit for item in r[of_slice] if abs(item) > limit)
         if mass > 0:
             expected[numbers[i]] = mass, int(np.argmax(np.abs(r) * of_slice)), n
-    found = look(packed(given, lengths, numbers) if as_packed else given, [place], limit).get(place)
+    result = look(packed(given, lengths, numbers) if as_packed else given, [place], limit).get(place)
     kept = sorted(expected, key=lambda number: -expected[number][0])[:MOST]
-    assert [one.sequence for one in (sequences(found) if found else [])] == kept
-    for one in sequences(found, 1e9) if found else []:
-        mass, position, n = expected[one.sequence]
-        assert (one.share * 1e9, one.position, one.length) == (pytest.approx(mass, rel=1e-9), position, n)
-        assert one.in_slice[one.position - one.first]
+    assert [item.sequence for item in (sequences(result) if result else [])] == kept
+    for item in sequences(result, 1e9) if result else []:
+        mass, position, n = expected[item.sequence]
+        assert (item.share * 1e9, item.position, item.length) == (pytest.approx(mass, rel=1e-9), position, n)
+        assert item.in_slice[item.position - item.first]
 
 
 def test_a_sequence_comes_with_its_tokens_and_what_they_are(rng):
@@ -90,14 +90,14 @@ def test_a_sequence_comes_with_its_tokens_and_what_they_are(rng):
     given["logprobs"][3, 41] += 5
     names = Names()
     given["tool"] = ["search" if i < 10 else "" for i in range(20)]
-    (one, *_) = sequences(look(given, [POST], names=names)[POST])
-    assert (one.sequence, one.position, one.first, one.length, one.tool, one.batch) == (3, 41, 0, 60, "search", 0)
-    np.testing.assert_array_equal(one.token_ids, given["token_ids"][3])
-    np.testing.assert_array_equal(one.logprobs, [given["logprobs"][3], given["old_logprobs"][3]])
-    np.testing.assert_array_equal(np.flatnonzero(one.tool_output), range(23, 29))
-    np.testing.assert_array_equal(one.sampled, given["model_mask"][3])
-    np.testing.assert_array_equal(np.flatnonzero(one.in_slice), range(29, 60))
-    assert one.largest == pytest.approx(one.logprobs[0, 41] - one.logprobs[1, 41])
+    (item, *_) = sequences(look(given, [POST], names=names)[POST])
+    assert (item.sequence, item.position, item.first, item.length, item.tool, item.batch) == (3, 41, 0, 60, "search", 0)
+    np.testing.assert_array_equal(item.token_ids, given["token_ids"][3])
+    np.testing.assert_array_equal(item.logprobs, [given["logprobs"][3], given["old_logprobs"][3]])
+    np.testing.assert_array_equal(np.flatnonzero(item.tool_output), range(23, 29))
+    np.testing.assert_array_equal(item.sampled, given["model_mask"][3])
+    np.testing.assert_array_equal(np.flatnonzero(item.in_slice), range(29, 60))
+    assert item.largest == pytest.approx(item.logprobs[0, 41] - item.logprobs[1, 41])
 
 
 @pytest.mark.parametrize("position", [6, 100_000, 131_071])
@@ -113,11 +113,11 @@ def test_of_a_very_long_sequence_a_window_is_kept(rng, position):
         "token_ids": np.arange(2 * n),
     }
     given["token_ids"] = given["token_ids"].reshape(2, n)
-    (one,) = sequences(look(given, [ALL])[ALL])
-    assert one.in_slice.size == WIDTH
-    assert one.first == min(max(position - BEFORE, 0), n - WIDTH)
-    assert (one.position, one.length, one.largest) == (position, n, -6)
-    np.testing.assert_array_equal(one.token_ids, n + one.first + np.arange(WIDTH))
+    (sequence,) = sequences(look(given, [ALL])[ALL])
+    assert sequence.in_slice.size == WIDTH
+    assert sequence.first == min(max(position - BEFORE, 0), n - WIDTH)
+    assert (sequence.position, sequence.length, sequence.largest) == (position, n, -6)
+    np.testing.assert_array_equal(sequence.token_ids, n + sequence.first + np.arange(WIDTH))
 
 
 def test_one_far_token_counts_as_much_as_many_that_are_near(rng):
@@ -127,9 +127,9 @@ def test_one_far_token_counts_as_much_as_many_that_are_near(rng):
     new[0, 10:50] = old[0, 10:50] + 0.5
     new[1, 10] = old[1, 10] + 5
     new[2] = old[2] + 0.25
-    found = look({"logprobs": new, "old_logprobs": old, "response_mask": np.ones((3, 100), bool)}, [ALL])[ALL]
-    assert [one.sequence for one in sequences(found)] == [0, 2, 1]
-    assert found.rows[:, 0] == pytest.approx([40 * 0.3, 100 * 0.05, 4.8])
+    result = look({"logprobs": new, "old_logprobs": old, "response_mask": np.ones((3, 100), bool)}, [ALL])[ALL]
+    assert [sequence.sequence for sequence in sequences(result)] == [0, 2, 1]
+    assert result.rows[:, 0] == pytest.approx([40 * 0.3, 100 * 0.05, 4.8])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -146,20 +146,20 @@ def test_micro_batches_of_a_step_add_up(rng):
     parts = [tensors(rng) for _ in range(3)]
     together = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     apart, whole = (sequences(look(given, [POST])[POST]) for given in (parts, together))
-    assert [20 * one.batch + one.sequence for one in apart] == [one.sequence for one in whole]
-    for one, other in zip(apart, whole, strict=True):
-        np.testing.assert_array_equal(one.token_ids, other.token_ids)
+    assert [20 * item.batch + item.sequence for item in apart] == [item.sequence for item in whole]
+    for item, other in zip(apart, whole, strict=True):
+        np.testing.assert_array_equal(item.token_ids, other.token_ids)
 
 
 def test_cells_that_come_and_go_are_looked_for_by_name(rng):
     names, search = Names(), Place("policy", "tool:search")
     absent = [Place("policy", "tool:other"), Place("policy", "env:web"), Place("mismatch", "post_tool")]
     given = tensors(rng) | {"tool": ["calculator" if i % 2 else "search" for i in range(20)]}
-    found = look([tensors(rng), given], [search, *absent, Place("policy", "turn:1")], names=names)
-    assert found.keys() == {search, Place("policy", "turn:1")}
-    assert {one.sequence % 2 for one in sequences(found[search])} == {0}
-    assert {one.batch for one in sequences(found[search])} == {1}
-    assert set(found[search].tools) == {"search"}
+    result = look([tensors(rng), given], [search, *absent, Place("policy", "turn:1")], names=names)
+    assert result.keys() == {search, Place("policy", "turn:1")}
+    assert {sequence.sequence % 2 for sequence in sequences(result[search])} == {0}
+    assert {sequence.batch for sequence in sequences(result[search])} == {1}
+    assert set(result[search].tools) == {"search"}
 
 
 def test_nothing_is_done_where_nothing_is_asked(rng, monkeypatch):
@@ -194,11 +194,11 @@ def test_the_devices_path_finds_the_same_and_never_waits(rng, monkeypatch, as_pa
         for _ in range(2):
             batch = TokenBatch.validated(**device, check=False)
             looked.observe(batch, label(batch, names), names)
-    found, expected = looked.taken(names), look([host, host], places)
-    assert found.keys() == expected.keys() == places.keys()
-    for place, of in found.items():
-        assert of.tools == expected[place].tools
-        rows, others = (np.array(sorted(one.rows.tolist())) for one in (of, expected[place]))
+    result, expected = looked.taken(names), look([host, host], places)
+    assert result.keys() == expected.keys() == places.keys()
+    for place, source in result.items():
+        assert source.tools == expected[place].tools
+        rows, others = (np.array(sorted(item.rows.tolist())) for item in (source, expected[place]))
         np.testing.assert_allclose(rows, others, rtol=1e-6)
 
 
@@ -206,11 +206,11 @@ def test_the_devices_path_finds_the_same_and_never_waits(rng, monkeypatch, as_pa
 def test_ids_of_any_integer_type_and_size_are_kept_as_far_as_they_can_be(rng, ids):
     given = tensors(rng)
     given["token_ids"] = np.full((20, 60), ids)
-    for one in sequences(look(given, [POST])[POST]):
+    for sequence in sequences(look(given, [POST])[POST]):
         if ids < 0:
-            assert one.token_ids is None  # as if none had been given
+            assert sequence.token_ids is None  # as if none had been given
         else:
-            np.testing.assert_array_equal(one.token_ids, min(int(ids), 2**53))
+            np.testing.assert_array_equal(sequence.token_ids, min(int(ids), 2**53))
 
 
 @pytest.mark.parametrize(
@@ -233,17 +233,17 @@ def test_ids_may_be_ragged_lists_like_the_rest():
 
 def window(r, then=None):
     def counted(values):
-        (found,) = sketch(np.asarray(values, np.float32), [np.zeros(len(values), np.int32)], [1])
-        return found.counts
+        (result,) = sketch(np.asarray(values, np.float32), [np.zeros(len(values), np.int32)], [1])
+        return result.counts
 
     return SliceWindow(counted(r), reference=None if then is None else counted(then).sum(axis=1))
 
 
 def test_the_tail_begins_at_p99_of_the_baseline_and_has_what_lies_beyond(rng):
     then, now = rng.normal(0, 0.1, 5000), rng.standard_t(3, 5000)
-    of = window(now, then)
+    source = window(now, then)
     limit = np.quantile(np.abs(then), 0.99, method="lower")
-    assert beyond(of) == pytest.approx(limit, rel=0.004)
-    assert tail_mass(of, limit) == pytest.approx(np.maximum(np.abs(now) - limit, 0).sum(), rel=0.005)
+    assert beyond(source) == pytest.approx(limit, rel=0.004)
+    assert tail_mass(source, limit) == pytest.approx(np.maximum(np.abs(now) - limit, 0).sum(), rel=0.005)
     assert beyond(window(now)) == pytest.approx(np.quantile(np.abs(now), 0.99, method="lower"), rel=0.004)
     assert beyond(window(np.zeros(10))) > 0

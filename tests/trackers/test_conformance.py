@@ -129,7 +129,7 @@ def test_faults_are_told_one_by_one():
     assert wrong[0] == "name: 'tracker', expected one of its own"
     assert "flush: expected True or False" in wrong
     assert "step 4: write: TypeError: an int is no step" in wrong
-    assert any(told.startswith("diag/policy/all/p95: {} arrived") for told in wrong)
+    assert any(messages.startswith("diag/policy/all/p95: {} arrived") for messages in wrong)
 
 
 class Numbers(Tracker):

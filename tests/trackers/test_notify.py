@@ -83,11 +83,11 @@ def test_one_that_stays_ill_is_asked_a_few_times_at_the_end_and_the_notices_wait
     """It got 60 requests, and the process ended half a minute later."""
     monkeypatch.delenv("TRACKER_DIAG_EXIT_TIMEOUT")
     there = receive(status=[503] * 100)
-    told = str(send(Notifier(there.url, run="mine"), 1, 2)[-1])
+    messages = str(send(Notifier(there.url, run="mine"), 1, 2)[-1])
     assert there.got == []
     assert 3 <= len(there.paths) <= 8
     (journal,) = journals.glob("*.journal")
-    assert f"what is in {journal} waits for tracker-diag flush" in told
+    assert f"what is in {journal} waits for tracker-diag flush" in messages
     there.status.clear()
     assert Outbox(Notifier(there.url), Journal.taken(journal)).drain(60)
     assert [body["step"] for body in there.got] == [1, 2]

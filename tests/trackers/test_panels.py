@@ -49,21 +49,21 @@ def sections(spec):
 @pytest.mark.slow
 def test_the_view_of_wandb_shows_both_slices_of_each_pair_over_our_own_step():
     model = workspace("someone", "rl")._to_model()
-    found = sections(json.loads(model.model_dump_json(by_alias=True, exclude_none=True))["spec"])
-    assert list(found) == SECTIONS
-    picture, outcomes = found.pop("Verdict")
+    results = sections(json.loads(model.model_dump_json(by_alias=True, exclude_none=True))["spec"])
+    assert list(results) == SECTIONS
+    picture, outcomes = results.pop("Verdict")
     assert picture["mediaKeys"] == ["diag/decision"]
     assert re.search(outcomes["metricRegex"], "train/reward")
     assert not re.search(outcomes["metricRegex"], "diag/policy/text_only/p95")
-    plots = [plot for panels in found.values() for plot in panels]
+    plots = [plot for panels in results.values() for plot in panels]
     assert {plot["xAxis"] for plot in plots} == {"diag/step"}
-    assert found["Tails"][0]["metrics"] == ["diag/policy/text_only/p95", "diag/policy/post_tool/p95"]
-    assert all(plot["yLogScale"] for plot in found["Tails"])
-    assert [plot["metrics"][1] for plot in found["ESS"]] == [
+    assert results["Tails"][0]["metrics"] == ["diag/policy/text_only/p95", "diag/policy/post_tool/p95"]
+    assert all(plot["yLogScale"] for plot in results["Tails"])
+    assert [plot["metrics"][1] for plot in results["ESS"]] == [
         *(f"diag/{pair}/post_tool/ess" for pair in ("policy", "mismatch", "reference")),
         *(f"diag/{pair}/post_tool/ess_sequence" for pair in ("policy", "mismatch")),  # the third has no weights
     ]
-    assert [plot["metricRegex"] for plot in found["Rules"]] == ["^diag/rule/", "^diag/health/"]
+    assert [plot["metricRegex"] for plot in results["Rules"]] == ["^diag/rule/", "^diag/health/"]
 
 
 @pytest.mark.slow
@@ -129,13 +129,13 @@ FELL = {
 
 @pytest.mark.slow
 def test_a_finished_run_has_a_report_with_the_verdict_and_its_own_curves(stub):
-    found = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
-    url = save_report("someone", "rl", "abc", found, FELL[0])
+    results = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
+    url = save_report("someone", "rl", "abc", results, FELL[0])
     assert url.startswith(f"{stub.url}/someone/rl/reports/abc")
     (sent,) = stub.sent("upsertView")
     assert (sent["entityName"], sent["projectName"], sent["type"]) == ("someone", "rl", "runs")
     assert sent["displayName"] == "abc: Reward has lost what it had gained"
-    blocks = {one["type"]: one for one in json.loads(sent["spec"])["blocks"]}
+    blocks = {load["type"]: load for load in json.loads(sent["spec"])["blocks"]}
     verdict, grid = blocks["markdown-block"]["content"], blocks["panel-grid"]
     assert verdict.startswith(
         "**Stop. Reward has lost what it had gained (reward 0.975 → 0.0417), since about step 70.**"
@@ -151,9 +151,9 @@ def test_a_finished_run_has_a_report_with_the_verdict_and_its_own_curves(stub):
 @pytest.mark.slow
 def test_a_report_that_wandb_refuses_and_a_run_that_is_none_are_told_in_one_line(stub):
     stub.status["upsertView"] = 403
-    found = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
+    results = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
     with pytest.raises(DiagError, match="wandb:someone/rl: no report saved: "):
-        save_report("someone", "rl", "abc", found, FELL[0])
+        save_report("someone", "rl", "abc", results, FELL[0])
     result = run("report", "wandb:someone/rl")
     assert result.exit_code == 2
     assert result.stderr == "tracker-diag: 'wandb:someone/rl' given, expected wandb:ENTITY/PROJECT/RUN\n"
@@ -191,10 +191,10 @@ def test_the_view_of_mlflow_is_what_the_run_made_and_can_be_made_anew(rng, make_
     assert run("panels", "mlflow:Default").stdout.startswith("there already: ")
 
     client.set_experiment_tag("0", VIEW_TAG, by_the_run.replace(NAME, "Tail diagnostics"))
-    for which, said in (("Default", "saved"), ("0", "there already")):
+    for which, text in (("Default", "saved"), ("0", "there already")):
         result = run("panels", f"mlflow:{which}@{mlflow_store}")
         assert result.stdout == (
-            f"{said}: <address of the MLflow server>"
+            f"{text}: <address of the MLflow server>"
             "/#/experiments/0/runs?compareRunsMode=CHART&viewStateShareKey=tracker-diag\n"
         )
     tags = client.get_experiment("0").tags

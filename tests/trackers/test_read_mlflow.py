@@ -22,8 +22,8 @@ def test_a_run_with_its_full_history(mlflow_store):
         mlflow.log_metric("eval_reward", 0.25, step=29)
         mlflow.log_metric("reward", 9.0, step=3)
         mlflow.log_metric("system/cpu", 50.0, step=1000)
-    told = []
-    run = read_mlflow(f"{active.info.run_id}@{mlflow_store}", "it", told.append)
+    messages = []
+    run = read_mlflow(f"{active.info.run_id}@{mlflow_store}", "it", messages.append)
     assert list(run.rows) == list(range(30))
     assert run.rows[29] == {"eval_reward": 0.25, "kl": 0.5, "reward": 14.5}
     assert math.isnan(run.rows[5]["kl"])
@@ -32,7 +32,7 @@ def test_a_run_with_its_full_history(mlflow_store):
     assert run.config == {"learning_rate": 1e-5, "algorithm": "grpo", "beta": None, "bf16": True}
     assert run.seconds[0] == 0.0
     assert run.notes[0] == "1 metrics under system/ have steps of their own: left out"
-    assert told[-1] == 1.0
+    assert messages[-1] == 1.0
     assert read_mlflow(active.info.run_id, "it").rows.keys() == run.rows.keys(), "the URI that MLflow would use"
 
 

@@ -110,13 +110,13 @@ def test_damage_costs_its_record_alone_and_is_told_with_its_place(write, tmp_pat
         damaged = bytearray(whole)
         damaged[at] ^= 0x55
         file.write_bytes(damaged)
-        told = r"byte \d+: (the record is damaged|no record of a TensorBoard)"
+        messages = r"byte \d+: (the record is damaged|no record of a TensorBoard)"
         if at in nothing_before:
-            with pytest.raises(SourceError, match=told):
+            with pytest.raises(SourceError, match=messages):
                 read_tensorboard(file, "it")
             continue
         run = read_tensorboard(file, "it")
-        assert any(re.search(told, note) for note in run.notes)
+        assert any(re.search(messages, note) for note in run.notes)
         # Where the length of a record is damaged, nobody knows where the next one begins.
         assert len(run.rows) >= 3 or any("what comes after could not be read" in note for note in run.notes)
         assert all(row == {"loss": float(step)} for step, row in run.rows.items())

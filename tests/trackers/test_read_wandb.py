@@ -55,8 +55,8 @@ def test_late_diagnostics_come_to_their_own_step():
 
 def test_the_axes_that_a_run_of_the_server_has_defined():
     metrics = [{"1": "train/global_step"}, {"2": "*", "5": 1}, {"1": "val", "4": "epoch"}, {"1": "odd", "5": 9}]
-    found = [("*", "train/global_step"), ("val", "epoch")]
-    assert definitions_in({"_wandb": {"value": {"m": metrics}}}) == definitions_in({"_wandb": {"m": metrics}}) == found
+    result = [("*", "train/global_step"), ("val", "epoch")]
+    assert definitions_in({"_wandb": {"value": {"m": metrics}}}) == definitions_in({"_wandb": {"m": metrics}}) == result
     assert definitions_in({}) == []
 
 
@@ -75,8 +75,8 @@ def offline(wandb_offline, read_wandb, tmp_path):
 
 @pytest.mark.nightly
 def test_an_offline_run(offline, tmp_path):
-    told = []
-    run = read_wandb_file(offline, "it", told.append)
+    messages = []
+    run = read_wandb_file(offline, "it", messages.append)
     assert list(run.rows) == list(range(300))
     assert repr(run.rows[3]) == "{'kl': inf, 'loss.a': 1.0, 'reward': 1.5}"
     assert math.isnan(run.rows[2]["kl"])
@@ -86,7 +86,7 @@ def test_an_offline_run(offline, tmp_path):
     assert run.seconds[299] > 0
     assert has_ended(run)
     assert run.notes == ("values that are no numbers, left out: 300, first 'note' at step 0",)
-    assert told == sorted(told)
+    assert messages == sorted(messages)
     for folder in (offline.parent, offline.parent.parent, tmp_path / "run"):
         assert wandb_file_in(folder).samefile(offline)
     assert wandb_file_in(offline.parent / "files") is None
@@ -214,8 +214,8 @@ def test_an_online_run(server, tmp_path):
 
 @pytest.mark.nightly
 def test_how_online_runs_stand(server, tmp_path):
-    one = read_online("e/p/r", server, tmp_path, LIST)
-    assert one == "[('wandb:e/p/r', 'nice', 'finished', 1767225600.0, True)]"
+    item = read_online("e/p/r", server, tmp_path, LIST)
+    assert item == "[('wandb:e/p/r', 'nice', 'finished', 1767225600.0, True)]"
     assert read_online("e/p", server, tmp_path, PROJECT) == (
         "[('wandb:e/p/r', 'nice', 'finished', 1004.5, True), ('wandb:e/p/z', 'nice', '', 1767225600.0, False)]"
     )

@@ -53,8 +53,8 @@ def test_after_a_resume_what_was_written_of_later_steps_is_left_out(tmp_path):
         for step in steps:
             tracker.write(step, [Scalar("diag/policy/all/p95", value)], float(step))
         tracker.flush()
-    found = read(tmp_path / "diag").Scalars("diag/policy/all/p95")
-    assert [(one.step, one.value) for one in found] == [(i, 1.0 if i < 6 else 2.0) for i in range(12)]
+    scalars = read(tmp_path / "diag").Scalars("diag/policy/all/p95")
+    assert [(item.step, item.value) for item in scalars] == [(i, 1.0 if i < 6 else 2.0) for i in range(12)]
 
 
 def test_what_could_not_be_written_is_kept_and_comes_later(tmp_path):
@@ -69,8 +69,8 @@ def test_what_could_not_be_written_is_kept_and_comes_later(tmp_path):
             tracker.flush()
     (tmp_path / "diag").unlink()
     assert tracker.flush()
-    found = read(tmp_path / "diag").Scalars("diag/policy/all/p95")
-    assert [(one.wall_time, one.step, one.value) for one in found] == [(101.0, 1, 1.0), (102.0, 2, 2.0)]
+    scalars = read(tmp_path / "diag").Scalars("diag/policy/all/p95")
+    assert [(item.wall_time, item.step, item.value) for item in scalars] == [(101.0, 1, 1.0), (102.0, 2, 2.0)]
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_at_set_up(tmp_path):
@@ -86,7 +86,9 @@ def test_counts_go_over_as_they_are(tmp_path):
         record = Histogram("diag/policy/all/hist", "policy", "all", np.array(counts), edges, np.zeros(3, int))
         tracker.write(step, [record], 0.0)
     tracker.flush()
-    full, empty = (one.histogram_value for one in read(tmp_path / "diag").Histograms("diag/policy/all/hist"))
+    full, empty = (
+        histogram.histogram_value for histogram in read(tmp_path / "diag").Histograms("diag/policy/all/hist")
+    )
     assert (full.min, full.max, full.num, full.sum) == (0.5, 4.0, 4, 3 * 0.75 + 2.5)
     assert full.sum_squares == 3 * 0.75**2 + 2.5**2
     assert (full.bucket_limit, full.bucket) == ([0.5, 1.0, 4.0], [0, 3, 1])
@@ -125,10 +127,10 @@ def test_whatever_stands_in_a_cell_is_shown_as_it_is():
 
 def test_two_folders_of_one_name_have_two_addresses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    one, two = TensorBoardTracker("a/logs").address, TensorBoardTracker(tmp_path / "b/logs").address
-    assert one["folder"] == str(tmp_path / "a/logs")
-    assert one["run"] != two["run"]
-    assert TensorBoardTracker(one["folder"]).address == one
+    item, two = TensorBoardTracker("a/logs").address, TensorBoardTracker(tmp_path / "b/logs").address
+    assert item["folder"] == str(tmp_path / "a/logs")
+    assert item["run"] != two["run"]
+    assert TensorBoardTracker(item["folder"]).address == item
 
 
 @pytest.mark.nightly

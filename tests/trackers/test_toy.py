@@ -76,8 +76,8 @@ def test_it_is_heard_written_and_read(wrapped, runs, tmp_path):
     assert {file["name"] for file in lines(folder / "files.jsonl")} >= {"context.json"}
     assert lines(folder / "end.jsonl") == [{"steps": 30}]
     assert not [*(tmp_path / "journals").glob("toy-*")]  # all was delivered
-    said = json.loads(runs(None, "diagnose", "toy:run", "--json"))
-    assert said["first_break"]["rule"] == "NUM004"
+    output = json.loads(runs(None, "diagnose", "toy:run", "--json"))
+    assert output["first_break"]["rule"] == "NUM004"
 
 
 @pytest.mark.nightly
@@ -165,7 +165,7 @@ if "{method}" != "watch":  # a log line says it: there is no run to count it for
 
 @pytest.mark.nightly
 def test_one_that_cannot_be_imported_or_read_says_so_and_the_others_continue(runs):
-    said = runs("""
+    output = runs("""
 import sys, tracker_diag as td
 sys.modules["tracker_diag_toy"] = None
 wrapped = td.wrap(lambda metrics, step: None)
@@ -177,7 +177,7 @@ try:
 except td.DiagError as error:
     assert "toy:run: tracker toy" in str(error) and "cannot be loaded" in str(error), error
 """)
-    assert "tracker toy (tracker_diag_toy:ToyTracker): cannot be loaded" in said
+    assert "tracker toy (tracker_diag_toy:ToyTracker): cannot be loaded" in output
     runs("""
 import tracker_diag as td
 from tracker_diag_toy import ToyTracker

@@ -99,10 +99,10 @@ def test_tensors_that_come_after_the_row_stand_under_their_own_step(steps, wandb
     lines = (json.loads(line) for line in (tmp_path / "files" / "metrics.jsonl").read_text().splitlines())
     computed = {line["step"]: line["diag/policy/all/p95"] for line in lines if "diag/policy/all/p95" in line}
     assert len(computed) >= 11
-    found = by_step()
+    result = by_step()
     last = summary(wandb_offline.records())
-    found.setdefault(last["diag/step"], last.get("diag/policy/all/p95"))
-    assert found == computed
+    result.setdefault(last["diag/step"], last.get("diag/policy/all/p95"))
+    assert result == computed
     assert not wandb_offline.beside()  # your rows have room for all of them
 
 
@@ -116,9 +116,9 @@ def test_a_last_step_outlives_the_row_that_an_earlier_one_went_into(rng, make_ba
         else:
             run.log(row, commit=row != {"loss": 2.0})
     run.finish()
-    found, last = by_step(), summary(wandb_offline.records())
-    found.setdefault(last["diag/step"], last["diag/policy/all/p95"])
-    assert sorted(found) == [0, 1]
+    result, last = by_step(), summary(wandb_offline.records())
+    result.setdefault(last["diag/step"], last["diag/policy/all/p95"])
+    assert sorted(result) == [0, 1]
 
 
 @pytest.mark.nightly
@@ -239,7 +239,7 @@ def test_a_killed_run_is_left_as_it_is_and_what_waits_goes_into_another(tmp_path
     yours = [(row["_step"], row["loss"]) for row in own(history(read_wandb(file, ended=False)))]
     assert yours == [(0, 1.0), (10, 1.0), (20, 1.0)][: len(yours)]  # W&B itself may lose the last ones
     files = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    rows = [row for one in files for row in history(read_wandb(one, ended=one != file))]
+    rows = [row for item in files for row in history(read_wandb(item, ended=item != file))]
     assert {row["diag/step"] for row in rows if "diag/policy/text_only/count" in row} == set(range(30))
 
 

@@ -29,13 +29,13 @@ def test_in_wandb_at_a_webhook_and_in_the_log(wandb_offline, receive, monkeypatc
         run.diag.observe(**example_batch(step))
         run.log({"reward": reward(step)}, step=step)
     run.finish()
-    told = [record["alert"] for record in wandb_offline.records() if record["type"] == "alert"]
-    assert [(one["level"], one["title"]) for one in told] == [("WARN", FIRST), ("ERROR", WORSE)]
-    assert [(one["level"], one["title"]) for one in heard.got] == [("warn", FIRST), ("error", WORSE)]
-    logged = [one.message for one in caplog.records if one.levelno >= logging.WARNING]
+    messages = [record["alert"] for record in wandb_offline.records() if record["type"] == "alert"]
+    assert [(item["level"], item["title"]) for item in messages] == [("WARN", FIRST), ("ERROR", WORSE)]
+    assert [(item["level"], item["title"]) for item in heard.got] == [("warn", FIRST), ("error", WORSE)]
+    logged = [item.message for item in caplog.records if item.levelno >= logging.WARNING]
     assert [text.splitlines()[1].strip() for text in logged] == [FIRST, WORSE]
     assert [text.partition(";")[0] for text in logged] == ["Watch", "Stop"]
     assert CHANGED in " ".join(logged[1].split())
-    for text in (told[1]["text"], heard.got[1]["text"]):
+    for text in (messages[1]["text"], heard.got[1]["text"]):
         assert CHANGED in text
         assert SO_FAR in text

@@ -143,8 +143,8 @@ class Stub:
         return {"createRunFiles": {"runID": given["run"], "uploadHeaders": [], "files": places}}
 
     def _view(self, given):
-        found = [{"node": view} for name, view in self.views.items() if name == given["viewName"]]
-        return {"project": {"allViews": {"edges": found}}}
+        result = [{"node": view} for name, view in self.views.items() if name == given["viewName"]]
+        return {"project": {"allViews": {"edges": result}}}
 
     def _save_view(self, given):
         view = {"id": given.get("id") or f"v{len(self.views)}"}

@@ -46,12 +46,9 @@ def plain(settings: Mapping[Any, object]) -> dict[str, object]:
 
 
 def clip_range(low: object, high: object = None) -> tuple[float, float]:
-    """How far below and above 1 the ratio is clipped, as `Monitor` takes it, from a trainer's settings.
+    """How far below and above 1 the ratio is clipped, from a trainer's settings.
 
-    Args:
-        low: the setting; 0.2, the usual one, if it is not a positive number. It is bounded below 1, as no ratio is
-            below 0.
-        high: that of the other side; as `low` where it is no positive number.
+    `low` is 0.2 if it is no positive number, and less than 1, as no ratio is below 0. `high` is then as `low`.
     """
     below, above = (float(side) if isinstance(side, int | float) and side > 0 else None for side in (low, high))
     below = below or USUAL_CLIP
@@ -130,17 +127,10 @@ def _written_by(writer: Any) -> Tracker | None:
 
 
 def resume(monitor: Monitor, saved: Any, missing: str) -> bool:
-    """Load the state in a framework's checkpoint, for a run that is resumed from there.
+    """Load the state in a framework's checkpoint, for a run that is resumed from there; whether it was loaded.
 
-    A monitor that has seen steps already is left as it is; one whose state is missing or damaged begins anew, and says
-    so, in the log and in the run.
-
-    Args:
-        saved: what `Monitor.state_dict` gave; None where the checkpoint holds none.
-        missing: what is said to be without a state then.
-
-    Returns:
-        Whether it continues from the state.
+    A monitor that has seen steps already is left as it is. One whose state is damaged or None begins anew, and says so
+    in the log and in the run: `missing` is what it says of None.
     """
     if monitor.step is not None:
         return False
@@ -170,14 +160,10 @@ _watched: dict[int, tuple[Callable[[], object], Monitor]] = {}
 
 
 def watching(owner: object, monitor: Monitor | None) -> Monitor | None:
-    """The monitor that watches `owner` already, as where it is attached to twice; None if there is none.
-
-    Args:
-        owner: what a framework's training is of, as its trainer.
-        monitor: that which is given for it now.
+    """The monitor that watches `owner`, such as a trainer, already; None if there is none.
 
     Raises:
-        DiagError: `monitor` is another one.
+        DiagError: `monitor`, which is given for it now, is another one.
     """
     owner_of, there = _watched.get(id(owner), (None, None))
     if owner_of is None or owner_of() is not owner:
@@ -188,11 +174,7 @@ def watching(owner: object, monitor: Monitor | None) -> Monitor | None:
 
 
 def watch_once(owner: object, monitor: Monitor, framework: str) -> None:
-    """Say that `monitor` watches `owner` from now on, until it is closed; see `watching`.
-
-    Args:
-        framework: whose names the metrics of `owner` have, as its file in `metrics/aliases` says it.
-    """
+    """Say that `monitor` watches `owner`, whose metrics have the names of `framework`, until it is closed."""
     monitor.framework = framework
 
     def ended() -> None:
@@ -214,10 +196,7 @@ class Hooks(ExitStack):
         with hooks.part("metrics are not heard") as on:
             on.callback(before(...))
 
-    `close` takes all of them off.
-
-    Args:
-        name, tested: see `tell_changed`.
+    `close` takes all of them off. For `name` and `tested` see `tell_changed`.
     """
 
     def __init__(self, name: str, tested: str) -> None:
@@ -242,13 +221,9 @@ def unless_changed(name: str, tested: str, lost: str = NOTHING) -> Generator[Exi
 
         with unless_changed("AReaL", TESTED) as hooks:
             hooks.callback(after(...))
-            hooks.callback(before(...))
 
-    If a module, a function or an attribute has changed, the block's hooks are removed. Its rest is left out. The log
-    says so, and nothing is raised. `hooks.close()` takes them off at the end.
-
-    Args:
-        name, tested, lost: see `tell_changed`.
+    If a module, a function or an attribute has changed, nothing is raised. The block's hooks are taken off, its rest is
+    left out, and `tell_changed` says so.
     """
     hooks = ExitStack()
     try:
@@ -261,25 +236,14 @@ def unless_changed(name: str, tested: str, lost: str = NOTHING) -> Generator[Exi
 
 
 def monitor_knowing(make: Callable[[], Monitor], name: str, tested: str) -> Monitor:
-    """The monitor that `make` gives, which knows the run's settings; else one that does not, with a warning.
-
-    Args:
-        name, tested: see `tell_changed`.
-    """
+    """The monitor that `make` gives, which knows the run's settings; else one that does not, with a warning."""
     with unless_changed(name, tested, "the run's settings are not known"):
         return make()
     return Monitor()
 
 
 def tell_changed(name: str, tested: str, error: Exception, lost: str = NOTHING) -> None:
-    """Warn that a framework is not the one that the integration was tested with.
-
-    Args:
-        name: of the framework, as it is installed; upper and lower case as you like.
-        tested: the versions that were tested.
-        error: how it differs from the tested version.
-        lost: what is not watched.
-    """
+    """Warn that the framework that is installed as `name` differs from its `tested` versions, and what is `lost`."""
     kind = "" if isinstance(error, HookError) else f"{type(error).__name__}: "  # a missing key alone says nothing
     try:
         installed = version(name)
@@ -296,13 +260,8 @@ def observe_before_update(
 ) -> None:
     """Hand over a batch as a driver has it: the pairs `mismatch` and `reference`, each by itself.
 
-    The ratio of the update is made in other processes: the pair `policy` is not seen, rather than zero.
-
-    Args:
-        old: log-probabilities under the policy at the batch's start, of the shapes that `Tensors` names.
-        rollout, ref: under the policy that sampled and under the reference; a pair without its second one is left out.
-        applied_weights: what the optimiser makes of the mismatch.
-        labels: masks and whatever else `Monitor.observe` takes.
+    The ratio of the update is made in other processes: the pair `policy` is not seen, rather than zero. `old`,
+    `rollout` and `ref` are log-probabilities; a pair that lacks one of its two is left out.
     """
     if rollout is not None:
         monitor.observe(old_logprobs=old, rollout_logprobs=rollout, applied_weights=applied_weights, **labels)
@@ -318,10 +277,7 @@ def of_sequences(values: Any, mask: Any) -> Any:
 def on_demand(module: str, name: str, needs: str, extra: str) -> Callable[[str], Any]:
     """A package's `__getattr__`, which imports `name` from `module` when it is asked for.
 
-    For a class whose base class is the framework's: the package itself is imported without it.
-
-    Args:
-        needs: the framework's module; MissingExtra, which names `extra`, if it is not installed.
+    For a class whose base class is in the module `needs`: without it MissingExtra names `extra`.
     """
     package = module.rpartition(".")[0]
 

@@ -13,11 +13,7 @@ from tracker_diag.tensors.store import ThroughStore
 
 
 def together(rank: int, world: int) -> ThroughStore | None:
-    """How the shares of a job come together; None where there is no job, or nobody else in it.
-
-    Args:
-        rank, world: this process among those that have a share of their own, and how many these are.
-    """
+    """How the shares of a job come together: `rank` of `world` processes with one; None where nobody else is in it."""
     import torch.distributed as dist
 
     if world < 2 or not (dist.is_available() and dist.is_initialized()):
@@ -26,11 +22,7 @@ def together(rank: int, world: int) -> ThroughStore | None:
 
 
 class Share:
-    """A rank that does not log: what its losses come to is handed over, once a step.
-
-    Args:
-        ranks: what `together` gave.
-    """
+    """A rank that does not log: what its losses come to is handed over, once a step, to the `ranks` of `together`."""
 
     def __init__(self, ranks: ThroughStore) -> None:
         self._ranks = ranks
@@ -39,10 +31,9 @@ class Share:
         self._step: int | None = None
 
     def stepped(self, step: int) -> None:
-        """The losses of a step are made: hand over what has come, even if it is nothing, so that this rank is heard of.
+        """The losses of a step of rank 0, or of an earlier one, are made: hand over what has come.
 
-        Args:
-            step: that of rank 0 or an earlier one; of several calls of one step those that have nothing are left out.
+        Once a step that is done even if it is nothing, so that this rank is heard of.
         """
         if self.monitor.observed:
             self.monitor.log({}, step)

@@ -1,7 +1,7 @@
 """watch: diagnostics for whatever run begins, for code that one does not own; in the manner of `mlflow.autolog()`."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -50,17 +50,6 @@ class Watch:
             )  # fmt: skip
         for monitor in tuple(self._open):
             monitor.observe(step=step, seconds=seconds, **tensors)
-
-    def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
-        """`Monitor.log`, for each run that is underway."""
-        self._look()
-        for monitor in tuple(self._open):
-            monitor.log(metrics, step)
-
-    def explain(self) -> None:
-        """`Monitor.explain`, for each run that is underway."""
-        for monitor in self._open:
-            monitor.explain()
 
     def close(self) -> None:
         """Close the monitors of all runs, and let go of the trackers."""

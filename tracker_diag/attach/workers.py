@@ -11,7 +11,6 @@ the sampler's, all updates count.
 """
 
 import json
-import logging
 import os
 import socket
 import threading
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 UNSENT = 16
 """Updates that a worker keeps while its mailbox is slow."""
-
-_log = logging.getLogger("tracker_diag")
 
 
 class Message(TypedDict):
@@ -85,12 +82,9 @@ class Recorder(Unlocked):
         self._writer: Writer | None = None
 
     def place(self, name: str, tested: str, hooks: Mapping[str, Callable[[Any], object]]) -> None:
-        """Put an integration's hooks on, once in a process.
+        """Put an integration's hooks on, once in a process: by module what is called with it once it is imported.
 
-        Args:
-            name, tested: of the framework; see `tell_changed`.
-            hooks: by name the modules that they are on, each with what is called with it once it is imported; nothing
-                is imported by this.
+        Nothing is imported by this. For `name` and `tested` see `tell_changed`.
         """
         if not self._placed:
             self._placed = True
@@ -98,12 +92,7 @@ class Recorder(Unlocked):
                 when_imported(module, _unless_changed(name, tested, put))
 
     def observe(self, *, clip: tuple[float, float] = (0.2, 0.2), **tensors: Any) -> None:
-        """Take in one loss.
-
-        Args:
-            clip: how far below and above 1 this loss clips the ratio. The share of its gradient uses it.
-            tensors: names, shapes and dtypes are those of `Tensors`; log-probabilities may have a gradient.
-        """
+        """Take in one loss, which clips the ratio at `clip`; log-probabilities in `Tensors` may have a gradient."""
         with self.guard("integration_errors"):
             self._underway = self._asked = True
             given: Any = {name: value for name, value in tensors.items() if value is not None}
@@ -130,12 +119,10 @@ class Recorder(Unlocked):
         self._underway = False
 
     def hear_optimizers(self, *, send: bool = False) -> Callable[[], None]:
-        """Take each step of any optimizer of torch, of which those of Megatron and FSDP are made, for an update.
+        """Take each step of any optimizer of torch for an update; gives a function that ends this.
 
-        For a worker that takes its steps within one long function. Gives a function that ends it.
-
-        Args:
-            send: whether what is sent is one update, where nothing tells that the worker is done.
+        For a worker that takes its steps within one long function. With `send` each update is sent by itself, where
+        nothing tells that the worker is done.
         """
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -149,10 +136,8 @@ class Recorder(Unlocked):
     def send(self, only: bool = True) -> None:
         """The update is done: send what its losses came to, even if that is nothing. Waits for nothing.
 
-        Does nothing where there was no loss, as in an update of the critic.
-
-        Args:
-            only: whether this rank is the one that sends, of those that have the same tokens; the others forget them.
+        Without a loss, as in an update of the critic, nothing is sent. Of ranks that have the same tokens, those that
+        are not the `only` one forget them.
         """
         if not self._asked:
             return
@@ -285,11 +270,7 @@ class Workers:
         return {rank: n for rank, n in self._silent.items() if n}
 
     def open(self) -> "Workers":
-        """Make the mailbox of this Ray job, and take from it from now on, in a thread of its own.
-
-        A mailbox that is there already, of an earlier monitor of the job, is taken over. Nothing is done in a process
-        that is not part of a Ray job. What fails is counted.
-        """
+        """Make the mailbox of this Ray job, if it is one, or take it over; a thread reads it."""
         with self._monitor.guard("rank_errors"):
             if (mailbox := opened()) is not None:
                 threading.Thread(target=self._read, args=(mailbox,), name=MAILBOX, daemon=True).start()

@@ -19,7 +19,7 @@ def preflight(
     ] = None,
     samples: Annotated[
         Path | None,
-        typer.Option(help="JSON Lines, one sample each: reward, group, success; return, value; chosen, ..."),
+        typer.Option(help="JSON Lines, one sample each: reward, group, success; return, value."),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="The run's settings with those of its evaluation: YAML, JSON.")

@@ -12,11 +12,11 @@ from tracker_diag.cli.options import Which
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.errors import RuleError, nearest
 from tracker_diag.report.console import Terminal
-from tracker_diag.rules import new
 from tracker_diag.rules.cases import check_rule, load_cases
 from tracker_diag.rules.conditions import words
 from tracker_diag.rules.loader import chosen, in_force, load_rules
 from tracker_diag.rules.model import Rule
+from tracker_diag.rules.model import schema as rule_schema
 from tracker_diag.rules.record import TIERS, tier_of, why
 from tracker_diag.rules.signals.fired import Fired
 
@@ -89,22 +89,6 @@ def page(rule: Rule) -> dict[str, str]:
     return {heading: text for heading, text in facts.items() if text}
 
 
-@rules_app.command("new")
-def new_rule(
-    rule_id: Annotated[str, typer.Argument(metavar="ID", help="Two to four capitals and three digits: ACM001.")],
-    folder: Annotated[Path, typer.Argument(help="Where to write; made if missing.")] = Path("rules"),
-) -> None:
-    """Write a small rule to start from, with its cases.
-
-    The JSON Schema that your editor checks it by is written next to it.
-    """
-    with refusing():
-        files = new.write_new(rule_id, folder)
-    for file in files:
-        typer.echo(file)
-    typer.echo(f"Edit the first two. Then: tracker-diag rules lint {folder}; tracker-diag rules test {folder}")
-
-
 @rules_app.command()
 def lint(folder: Folder) -> None:
     """Load all rules of a folder, and name what is wrong."""
@@ -149,7 +133,7 @@ def hold_against_cases(
 @rules_app.command()
 def schema() -> None:
     """Print the JSON Schema of a rule file."""
-    typer.echo(new.schema(), nl=False)
+    typer.echo(rule_schema(), nl=False)
 
 
 def _count(rules: Sequence[Rule]) -> str:

@@ -38,10 +38,6 @@ class Task:
         return [self.kind, *self.digits]
 
     @property
-    def uses_tool(self) -> bool:
-        return self.kind != TXT
-
-    @property
     def keys(self) -> tuple[int, ...]:
         """The tool calls that solve the task, in order."""
         first = 10 * self.digits[0] + self.digits[1]

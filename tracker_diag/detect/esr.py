@@ -73,22 +73,6 @@ def capped(values: Sequence[float], total: float) -> list[float]:
     return [min(value, level) for value in values]
 
 
-def average(scores: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    """The scores of several series as one: their average is again an e-detector, whatever their dependence.
-
-    Alarm when it exceeds c. The series must end their blocks at the same steps. A score is capped at twice its
-    detector's level. For one series to raise the alarm alone, that level has to be c/weight.
-
-    Args:
-        scores: Score of each series' `BlockEsr`.
-        weights: Fixed beforehand, add up to 1; equal ones where not given.
-    """
-    shares = weights if weights is not None else [1 / len(scores) for _ in scores]
-    if not shares or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-9):
-        raise ValueError(f"weights: {list(shares)} given, expected one or more that add up to 1, none negative")
-    return sum(share * score for share, score in zip(shares, scores, strict=True))
-
-
 @dataclass
 class BlockEsr(BlockDetector[EsrSettings]):
     """Bets on how often a block exceeds the baseline's; growth holds while their mean is above c, or after a jump.

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -256,9 +256,7 @@ def declared(series: str) -> Metric:
         return Metric(series, "", "", "neither")
 
 
-def slice_statistics(
-    window: SliceWindow, stats: Iterable[str] = OF_WINDOW, errors: Collection[str] = ()
-) -> dict[str, Estimate]:
-    """Those of `stats` that the samples support, by name, those in `errors` with theirs; none of them is NaN."""
-    estimates = ((name, STATISTICS[name].estimate(window, with_error=name in errors)) for name in stats)
+def slice_statistics(window: SliceWindow, stats: Iterable[str] = OF_WINDOW) -> dict[str, Estimate]:
+    """Those of `stats` that the samples support, by name; none of them is NaN."""
+    estimates = ((name, STATISTICS[name].estimate(window)) for name in stats)
     return {name: estimate for name, estimate in estimates if estimate is not None}

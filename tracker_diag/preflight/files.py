@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tracker_diag.errors import SourceError, nearest
 from tracker_diag.metrics.yaml_files import YamlFile
 from tracker_diag.preflight.limits import described
 from tracker_diag.trackers.files.text import read_objects
 from tracker_diag.trackers.odd import Odd
-from tracker_diag.trackers.tokens.columns import AUDIT_COLUMNS
 from tracker_diag.trackers.tokens.log import read_tokens
 
 COLUMNS = {
@@ -21,28 +18,20 @@ COLUMNS = {
     "return": "returns", "value": "values",
 }  # fmt: skip
 """Fields of a sample, and the arguments that they are columns of."""
-PAIR = ("chosen", "rejected", "chosen_score", "rejected_score")
 
 
 def tokens(file: Path) -> dict[str, Any]:
-    """The first step of a token table as `batch`, with `sampled_ids` and `trained_ids` if it has both.
+    """The first step of a token table as `batch`.
 
     Raises:
         SourceError: what is wrong with the file.
     """
     _, batch = next(read_tokens(file, audit=True))
-    sampled = batch.pop(AUDIT_COLUMNS["sampled_id"], None)
-    given: dict[str, Any] = {"batch": batch}
-    if sampled is not None and "token_ids" in batch:
-        ours = batch["model_mask"]
-        starts = np.flatnonzero(np.diff(batch["sequence_ids"][ours])) + 1
-        for name, ids in (("sampled_ids", sampled), ("trained_ids", batch["token_ids"])):
-            given[name] = [part.tolist() for part in np.split(ids[ours], starts)]
-    return given
+    return {"batch": batch}
 
 
 def samples(file: Path) -> dict[str, Any]:
-    """Rewards, groups, returns and pairs of JSON Lines, one object a sample.
+    """Rewards, groups and returns of JSON Lines, one object a sample.
 
     Raises:
         SourceError: "file:line: what is wrong", also where a field is in some lines alone.
@@ -56,11 +45,8 @@ def samples(file: Path) -> dict[str, Any]:
         raise SourceError(f"{file}: {'; '.join(odd.notes) or 'no samples'}; expected one JSON object a line")
     first = rows[0][1]
     given: dict[str, Any] = {to: _column(file, rows, name) for name, to in COLUMNS.items() if name in first}
-    if "chosen" in first or "rejected" in first:
-        given["preferences"] = [{name: row.get(name) for name in PAIR} for _, row in rows]
     if not given:
-        known = (*COLUMNS, *PAIR)
-        hint = nearest(next(iter(first), ""), known, otherwise=True)
+        hint = nearest(next(iter(first), ""), (*COLUMNS,), otherwise=True)
         raise SourceError(f"{file}:{rows[0][0]}: no field that is known among {', '.join(first) or 'none'}{hint}")
     return given
 

@@ -1,6 +1,6 @@
 """The mask audit: what is trained on, in one real batch, against what the policy has sampled."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from tracker_diag.tensors.batch import running_count
 from tracker_diag.tensors.given import flags_of, ids_of, unified
 
 PADDING, PROMPT, TOOLS = "mask_padding", "mask_prompt", "mask_tools"
-COVERAGE, END, IDS = "mask_coverage", "mask_end", "retokenisation"
+COVERAGE, END = "mask_coverage", "mask_end"
 NAMES = (PADDING, PROMPT, TOOLS, COVERAGE, END)
 
 MASKS = ("loss_mask", "attention_mask", "response_mask", "model_mask")
@@ -22,7 +22,6 @@ LEAST = 0.5
 purpose, and cut sequences whole."""
 
 GIVE = "give batch=..., with loss_mask, token_ids, attention_mask, response_mask and model_mask"
-GIVE_IDS = "give sampled_ids=..., as the engine returned them, and trained_ids=..., as the loss gets them"
 AUTHORS = "give model_mask and response_mask in the batch"
 LEAKS = {
     PADDING: (
@@ -164,22 +163,3 @@ def _end(batch: Audited, pad_id: int | None, eos_id: int | None) -> Check:
         do = "take another padding token" if same else "let the mask reach to the end token and include it"
         return failed(END, f"{reason}: {why}, so the policy never learns to stop", do, trained=trained, ended=ended)
     return passed(END, reason, trained=trained, ended=ended)
-
-
-def ids_check(sampled_ids: Sequence[Sequence[int]], trained_ids: Sequence[Sequence[int]]) -> Check:
-    """Whether the ids that the engine sampled are those that are trained on: a list of ids for each sequence."""
-    if len(sampled_ids) != len(trained_ids):
-        raise BatchError("trained_ids", f"{len(trained_ids)} sequences", f"{len(sampled_ids)}, as sampled_ids has")
-    if not len(sampled_ids):
-        return unchecked(IDS, "no sequence", "give one sequence at least")
-    pairs = [([*map(int, before)], [*map(int, after)]) for before, after in zip(sampled_ids, trained_ids, strict=True)]
-    differing = [i for i, (before, after) in enumerate(pairs) if before != after]
-    if not differing:
-        return passed(IDS, f"{len(pairs)} sequences have the same ids on both sides", sequences=len(pairs))
-    before, after = pairs[differing[0]]
-    shared = min(len(before), len(after))
-    at = next((i for i in range(shared) if before[i] != after[i]), shared)
-    reason = f"{len(differing)} of {len(pairs)} sequences have other ids when trained"
-    reason += f", sequence {differing[0]} from token {at} on"
-    do = "hand ids from the engine to the trainer, never text: decoding and encoding again gives other tokens"
-    return failed(IDS, reason, do, differing=len(differing))

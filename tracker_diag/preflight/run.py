@@ -14,7 +14,6 @@ from tracker_diag.preflight import (
     masks,
     memory,
     minimal,
-    preferences,
     rewards,
     sampler,
     tools,
@@ -59,15 +58,9 @@ class Given(TypedDict, total=False):
     """One real batch: what `Monitor.observe` takes, of shape (B, T), or (N,) with `sequence_ids`. Further: `loss_mask`
     (what is trained on), `attention_mask` (0 on padding), `token_ids`. `logprobs_again` is a second pass over the same
     tokens, with another batch size."""
-    sampled_ids: Sequence[Sequence[int]]
-    """Token ids of each sequence, as the engine returned them."""
-    trained_ids: Sequence[Sequence[int]]
-    """The same as the loss gets them."""
     pad_id: int
     eos_id: int
     """The token that ends a response."""
-    preferences: Sequence[Mapping[str, Any]]
-    """Mappings with `chosen`, `rejected`, and `chosen_score`, `rejected_score` if they are known."""
     config: Mapping[str, Any]
     """The run's settings, nested or by dotted name, those of the evaluation among them."""
     tool: Callable[..., Any]
@@ -113,8 +106,6 @@ PARTS = (
     Part(minimal.overfit_check, (minimal.OVERFITS,), minimal.GIVE_LOSSES),
     Part(critic.critic_check, (critic.NAME,), critic.GIVE),
     Part(masks.mask_checks, masks.NAMES, masks.GIVE),
-    Part(masks.ids_check, (masks.IDS,), masks.GIVE_IDS),
-    Part(preferences.order_check, (preferences.ORDER,), preferences.GIVE),
     Part(sampler.sampler_checks, sampler.NAMES, sampler.GIVE),
     Part(tools.tool_checks, (tools.NAME, tools.OUTPUTS), tools.GIVE),
     Part(memory.memory_check, (memory.NAME,), memory.GIVE),

@@ -76,7 +76,7 @@ def load_rules(folder: Path) -> tuple[Rule, ...]:
         raise RuleError(f"{folder}: no such folder or file, expected one with rules, one YAML file each")
     files = sorted([*folder.glob("[!_]*.yaml"), *folder.glob("[!_]*.yml")]) if folder.is_dir() else [folder]
     if not files:
-        raise RuleError(f"{folder}:1: no YAML file, expected one rule a file; `tracker-diag rules new` writes one")
+        raise RuleError(f"{folder}:1: no YAML file, expected one rule a file; docs/own-rules.md has one to copy")
     return _unique([load_rule(file) for file in files])
 
 

@@ -1,6 +1,7 @@
 """What a rule file may say. Data only: nothing in it is ever evaluated as code."""
 
 import dataclasses
+import json
 import re
 import string
 from collections.abc import Iterator, Mapping
@@ -217,3 +218,15 @@ def _try_format(field: str, value: float | str, spec: str) -> None:
         format(value, spec)
     except ValueError as error:
         raise ValueError(f"summary: {{{field}}}: {error}") from error
+
+
+SCHEMA = "rule.schema.json"
+"""Name of the file with the JSON Schema; rule files point to it."""
+SCHEMA_VERSION = 1
+"""Of the form of a rule file. It rises if a field has to go or to change its meaning."""
+
+
+def schema() -> str:
+    """The JSON Schema of a rule file."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "version": SCHEMA_VERSION}
+    return json.dumps(head | Rule.model_json_schema(), indent=1, ensure_ascii=False) + "\n"

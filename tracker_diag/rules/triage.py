@@ -1,6 +1,6 @@
 """Triage: which link broke first, and what the whole run adds up to."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -17,9 +17,9 @@ from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.recommendation import Recommendation, recommend
 
 
-def first_break(findings: Collection[Finding]) -> Finding | None:
+def first_break(together: Iterable[Incident]) -> Finding | None:
     """The cause of the first incident above info; a fall of the outcome is one only where nothing else had begun."""
-    return next((incident.cause for incident in incidents(findings) if incident.severity != "info"), None)
+    return next((incident.cause for incident in together if incident.severity != "info"), None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,12 +63,15 @@ class Summary:
     """Steps of the checkpoints that are registered."""
     over: bool = False
     """Whether the run has ended, as far as is known."""
+    together: tuple[Incident, ...] | None = field(default=None, repr=False, compare=False)
+    """The incidents of `findings`, where they are computed already."""
 
     @classmethod
     def of_engine(
         cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None
     ) -> "Summary":
         findings, blind = tuple(engine.findings), engine.blind()
+        together = incidents(findings)
         with_finding = {finding.rule.id for finding in findings}
         explained = {part: f.rule.id for f in findings if f.fired is not None for part in f.rule.inhibits}
         silent = [rule.id for rule in engine.rules if rule.id not in with_finding and rule.id not in blind]
@@ -77,12 +80,13 @@ class Summary:
             steps,
             first_step,
             last_step,
-            tuple(weighed(findings, incidents(findings))),
+            tuple(weighed(findings, together)),
             blind,
             healthy=tuple(rule for rule in silent if rule not in explained),
             best=engine.best,
             explained={rule: explained[rule] for rule in silent if rule in explained},
             judged=is_judged(engine.rules, blind, steps),
+            together=together,
         )
 
     def __str__(self) -> str:
@@ -104,7 +108,7 @@ class Summary:
     @cached_property
     def incidents(self) -> tuple[Incident, ...]:
         """What was found, as what hangs together; the first one on top."""
-        return quiet(incidents(self.findings), self.acknowledged)
+        return quiet(incidents(self.findings) if self.together is None else self.together, self.acknowledged)
 
     @cached_property
     def recommendation(self) -> Recommendation:
@@ -120,7 +124,7 @@ class Summary:
 
     @property
     def first_break(self) -> Finding | None:
-        return next((incident.cause for incident in self.incidents if incident.severity != "info"), None)
+        return first_break(self.incidents)
 
     @property
     def level(self) -> Severity | None:

@@ -42,19 +42,11 @@ def reliable_below(n: int) -> float:
     return min(1 - 1 / math.log10(n), 0.7)
 
 
-def pareto_k(log_weights: Float64Array, multiplicity: Float64Array | None = None) -> float:
-    """k̂ from the M + 1 largest log-weights, in nats, any order and any common shift.
+def pareto_k(t: Float64Array, c: Float64Array) -> float:
+    """k̂ of the M + 1 largest log-weights `t` in nats, in ascending order, of which each represents `c` samples.
 
-    `multiplicity`, of the same shape, says how many samples each represents; one by default. NaN if fewer than five are
-    above the smallest, so also if all are equal: that is no signal, not health.
+    NaN if fewer than five are above the smallest, so also if all are equal: that is no signal, not health.
     """
-    order = np.argsort(log_weights)
-    t = log_weights[order]
-    return _fitted(t, np.ones(t.size) if multiplicity is None else multiplicity[order])
-
-
-def _fitted(t: Float64Array, c: Float64Array) -> float:
-    """k̂ of log-weights `t` in ascending order, of which each represents `c`."""
     if t.size == 0:
         return math.nan
     u = np.exp(t - t[-1])
@@ -156,7 +148,7 @@ def pareto_k_of(counts: IntArray, n: int | None = None) -> float:
         there = held > 0
         starts, ends, held = starts[there], ends[there], held[there]
     values, each = _largest(starts, ends, held, size + 1)
-    return _fitted(values[::-1].copy(), each[::-1].copy())  # they come from large to small
+    return pareto_k(values[::-1].copy(), each[::-1].copy())  # they come from large to small
 
 
 def _tied(counts: IntArray, cell: int) -> int:

@@ -19,9 +19,6 @@ _MAGNITUDES = np.concatenate([[0.0], (EDGES[:-1] + EDGES[1:]) / 2, EDGES[-1:]])
 LOG_RATIOS = np.stack([_MAGNITUDES, -_MAGNITUDES])
 """(2, 4098) the value of a bin in a sum: the arithmetic mean of its edges, with its sign."""
 
-_WEIGHTS = np.exp(np.minimum(LOG_RATIOS, 50.0))
-"""(2, 4098) the weight of each."""
-
 
 @dataclass(frozen=True)
 class WeightSums:

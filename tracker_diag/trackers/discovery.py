@@ -36,11 +36,7 @@ def tracker_class(name: str) -> type[Tracker]:
 
 
 def reopened(kind: type[Tracker], place: Address | Name) -> Tracker:
-    """The tracker of this `kind` that writes to `place` again.
-
-    Raises:
-        DiagError: it does not, or there is no such run.
-    """
+    """The tracker of this `kind` that writes to `place` again; DiagError if it does not, or there is no such run."""
     tracker = kind.find(place)
     if tracker is None:
         raise DiagError(f"{kind.name} does not open {place!r} again")
@@ -66,11 +62,7 @@ def tracker_of(target: object, *, run_id: str | None = None) -> Tracker | None:
 
 
 def active_trackers() -> list[Tracker]:
-    """One tracker for each run that is underway in this process, for those who did not start it themselves.
-
-    Looks only at libraries that are loaded already, and starts nothing. A tracker that cannot be written to takes
-    none of the others along; the log says which, and why.
-    """
+    """One tracker for each run that is underway in this process; a tracker that raises is left out, and logged."""
     return [*_of_each_kind({}, "the run that is underway gets no diagnostics")]
 
 

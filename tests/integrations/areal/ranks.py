@@ -36,11 +36,11 @@ CHECKPOINT = Path(__file__).parents[1] / "trl" / "checkpoint"
 
 def made(generator, actor, step):
     """Trajectories as a workflow returns them, of several lengths, a tool's result in half of them."""
-    found, spreads = [], []
+    result, spreads = [], []
     for row in range(ROWS):
         at = torch.arange(WIDTH - row % 3)[None]
         tool = (at >= 12) & (at < 16) & (row < ROWS // 2)
-        found.append({
+        result.append({
             "input_ids": torch.randint(3, 600, at.shape, generator=generator),
             "attention_mask": torch.ones_like(at),
             "loss_mask": ((at >= PROMPT) & ~tool).long(),
@@ -48,11 +48,11 @@ def made(generator, actor, step):
         })  # fmt: skip
         wider = (at >= 16) & (row < ROWS // 2) & (step >= WIDER_FROM)
         spreads.append(torch.where(wider, 0.5, 0.02))
-    for one, spread, proximal in zip(found, spreads, actor.compute_logp(found), strict=True):
+    for item, spread, proximal in zip(result, spreads, actor.compute_logp(result), strict=True):
         noise = torch.randn(spread.shape, generator=generator) * spread
-        one["prox_logp"] = proximal
-        one["logprobs"] = (torch.roll(proximal, 1, -1) - noise) * one["loss_mask"]
-    return found
+        item["prox_logp"] = proximal
+        item["logprobs"] = (torch.roll(proximal, 1, -1) - noise) * item["loss_mask"]
+    return result
 
 
 def a_trainer(folder, world):
@@ -106,8 +106,8 @@ def train(trainer, generator, steps, monitor=None):
         trainer.stats_logger.commit(0, step, step, actor.export_stats())
         dist.barrier(group=actor.cpu_group)
     weights = hashlib.sha256()
-    for one in actor.model.parameters():
-        weights.update(one.detach().to_local().numpy().tobytes())
+    for parameter in actor.model.parameters():
+        weights.update(parameter.detach().to_local().numpy().tobytes())
     return {
         "losses": losses.values.hexdigest(), "weights": weights.hexdigest(), "collectives": collectives() - before,
         "groups": len(distributed_c10d._world.pg_map) - groups,
@@ -116,10 +116,10 @@ def train(trainer, generator, steps, monitor=None):
 
 def main(folder):
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    theirs, found = ppo.grpo_loss_fn, {}
+    theirs, result = ppo.grpo_loss_fn, {}
     first = a_trainer(folder / "plain", world)
     ppo.grpo_loss_fn = update_wrapper(Losses(), theirs)
-    found["plain"] = train(first, torch.Generator().manual_seed(rank), range(COMPARED))
+    result["plain"] = train(first, torch.Generator().manual_seed(rank), range(COMPARED))
     first.stats_logger.close()
 
     ppo.grpo_loss_fn = theirs
@@ -128,7 +128,7 @@ def main(folder):
     tracker_diag_areal.Monitor = partial(Monitor, window=STEPS)  # in which all steps are
     monitor = tracker_diag_areal.attach(trainer)
     generator = torch.Generator().manual_seed(rank)
-    found["watched"] = train(trainer, generator, range(COMPARED), monitor)
+    result["watched"] = train(trainer, generator, range(COMPARED), monitor)
     train(trainer, generator, range(COMPARED, STEPS), monitor)
     torch.save(losses.given, folder / f"{rank}.pt")
     while monitor._run.intake._ranks._thread._calls:  # what it has to hand over is on its way
@@ -136,14 +136,14 @@ def main(folder):
     dist.barrier(group=trainer.actor.cpu_group)
     trainer.stats_logger.close()
     table = monitor.slices_table()
-    found |= {
+    result |= {
         "hooked": ppo.grpo_loss_fn is not losses,
         "table": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
-        "failures": [str(one) for one in monitor.failures],
+        "failures": [str(failure) for failure in monitor.failures],
         "missing": len(monitor._run.intake.missing or ()),
-        "backends": [one.name for one in monitor.trackers],
+        "backends": [failure.name for failure in monitor.trackers],
     }
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+    (folder / f"{rank}.json").write_text(json.dumps(result))
     dist.barrier(group=trainer.actor.cpu_group)
 
 

@@ -33,7 +33,7 @@ class Loss(ClippedPGLossFn):
     def __call__(self, next_token_logprobs, data, global_valid_seqs, global_valid_toks, **given):
         mask = data["token_mask"] * data["sample_mask"][:, None]
         new, (old, mask, advantages) = next_token_logprobs.detach(), (
-            one[:, 1:].clone() for one in (data["prev_logprobs"], mask, data["advantages"])
+            item[:, 1:].clone() for item in (data["prev_logprobs"], mask, data["advantages"])
         )  # fmt: skip
         MADE.append((new, old, mask.bool(), advantages))
         return super().__call__(next_token_logprobs, data, global_valid_seqs, global_valid_toks, **given)
@@ -59,8 +59,8 @@ class Optimizer(torch.optim.SGD):
 
     def step(self, closure=None):
         for group in self.param_groups:
-            for one in group["params"]:
-                self.digest.update(one.grad.numpy().tobytes())
+            for item in group["params"]:
+                self.digest.update(item.grad.numpy().tobytes())
         return super().step(closure)
 
 
@@ -73,7 +73,7 @@ class OnCpu(TorchFunctionMode):
             kwargs["device"] = "cpu"
         if func is torch.Tensor.cuda:
             return args[0]
-        return func(*("cpu" if isinstance(one, str) and one == "cuda" else one for one in args), **kwargs)
+        return func(*("cpu" if isinstance(arg, str) and arg == "cuda" else arg for arg in args), **kwargs)
 
 
 class Actor(DTensorPolicyWorkerImpl):
@@ -101,8 +101,8 @@ class Actor(DTensorPolicyWorkerImpl):
         """NeMo-RL's `train`, and what its losses were made of."""
         MADE.clear()
         with OnCpu():
-            found = self.train(data, loss, gbs=batch, mbs=micro_batch)
-        self.optimizer.digest.update(found["global_loss"].numpy().tobytes())
+            result = self.train(data, loss, gbs=batch, mbs=micro_batch)
+        self.optimizer.digest.update(result["global_loss"].numpy().tobytes())
         return list(MADE)
 
     def seen(self):

@@ -56,7 +56,7 @@ def batch(step, generator):
 def losses(hook):
     """A digest of each worker's losses and gradients over all steps, without us or with us; and what we have seen."""
     loss, generator = remote.Loss(ClippedPGLossConfig(**SETTINGS)), torch.Generator().manual_seed(3)
-    off = dict.fromkeys([f"{one}_enabled" for one in ("wandb", "swanlab", "tensorboard", "mlflow")], False)
+    off = dict.fromkeys([f"{item}_enabled" for item in ("wandb", "swanlab", "tensorboard", "mlflow")], False)
     logger = Logger(off | {"monitor_gpus": False, "log_dir": "logs", "num_val_samples_to_print": 0})
     with released.job(remote.Actor, remote.WORLD, hook=hook) as actors:
         alone, messages = Monitor([], clip=(0.1, 0.3)), released.Messages()
@@ -67,7 +67,7 @@ def losses(hook):
             made = train(actors, loss, data)
             if hook:
                 messages.wait(actors, each=2)
-            for new, old, mask, advantages in (one for worker in made for one in worker[2:]):
+            for new, old, mask, advantages in (item for worker in made for item in worker[2:]):
                 alone.observe(logprobs=new, old_logprobs=old, model_mask=mask, advantages=advantages)
             alone.log({}, step)
             logger.log_metrics({"loss": 0.1}, step + 1, prefix="train")

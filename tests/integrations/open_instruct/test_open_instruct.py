@@ -40,7 +40,7 @@ def compute_metrics_from_loss_stats(loss_stats_B, token_counts):  # noqa: N803
 
 
 def finalize_rho_histograms(acc):
-    return {name: np.concatenate([one.detach().numpy() for one in chunks]) for name, chunks in acc.items()}
+    return {name: np.concatenate([chunk.detach().numpy() for chunk in chunks]) for name, chunks in acc.items()}
 
 
 FUNCTIONS = [

@@ -17,8 +17,8 @@ class Model(torch.nn.Module):
         self.given, self.drift, self.steps = None, None, 0
 
     def forward(self, sequences, action_mask, **_):
-        said = self.given + self.drift if self.steps else self.given
-        return said[sequences[:, 0], : action_mask.shape[1]] + self.moved, None
+        text = self.given + self.drift if self.steps else self.given
+        return text[sequences[:, 0], : action_mask.shape[1]] + self.moved, None
 
 
 class Strategy:
@@ -67,6 +67,6 @@ class Actor(Waits, ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
     def train(self, experiences, old, drift):
         """Two updates on `experiences`; in the second the policy has moved by `drift` from `old`."""
         self.actor.given, self.actor.drift, self.actor.steps = old, drift, 0
-        for one in experiences:
-            self.trainer.replay_buffer.append(one)
+        for experience in experiences:
+            self.trainer.replay_buffer.append(experience)
         return self.fit()

@@ -43,7 +43,7 @@ def test_ray_is_taken_down_while_its_mailbox_is_read():
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     monitor = Monitor()
     Workers(monitor).open()
-    (reader,) = (one for one in threading.enumerate() if one.name == MAILBOX)
+    (reader,) = (item for item in threading.enumerate() if item.name == MAILBOX)
 
     def stack():
         return [frame.name for frame in traceback.extract_stack(sys._current_frames()[reader.ident])]
@@ -76,13 +76,13 @@ class Remote(Group):
             return []
         refs = []
         for actor, share in zip(self.actors, (self.experiences[::WORLD], self.experiences[1::WORLD]), strict=True):
-            width, rows = PROMPT + RESPONSE, [len(one.sequences) for one in share]
+            width, rows = PROMPT + RESPONSE, [len(item.sequences) for item in share]
             old, mask = torch.zeros(sum(rows), width), torch.zeros(sum(rows), width, dtype=torch.bool)
-            for one, first in zip(share, np.cumsum([0, *rows]), strict=False):
-                at = torch.arange(first, first + len(one.sequences))
-                one.sequences[:, 0] = at  # by which the model knows them
-                old[at, : one.action_mask.shape[1]] = one.action_log_probs.float()
-                mask[at, : one.action_mask.shape[1]] = one.action_mask.bool()
+            for item, first in zip(share, np.cumsum([0, *rows]), strict=False):
+                at = torch.arange(first, first + len(item.sequences))
+                item.sequences[:, 0] = at  # by which the model knows them
+                old[at, : item.action_mask.shape[1]] = item.action_log_probs.float()
+                mask[at, : item.action_mask.shape[1]] = item.action_mask.bool()
             tool = ~mask & mask.cumsum(1).bool() & mask.flip(1).cumsum(1).flip(1).bool()
             drift = torch.where(tool.cumsum(1).bool(), self.post, 0.02) * torch.tensor(self.rng.normal(size=mask.shape))
             refs.append(actor.train.remote(share, old, drift.float()))
@@ -110,4 +110,4 @@ def test_a_tail_after_tools_in_the_actors_reaches_every_tracker_and_the_webhook(
     assert 0.3 < policy["post_tool"] / mismatch["post_tool"] < 0.7
     assert monitor.health["rank_errors"] == monitor.health["integration_errors"] == 0
     assert alerted("POL001") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
-    assert "policy p95" in next(one["text"] for one in alerted.told if "(POL001" in one["title"])
+    assert "policy p95" in next(item["text"] for item in alerted.told if "(POL001" in item["title"])

@@ -53,10 +53,10 @@ def train(config, log, load=lambda made: None):
             "ce_scale": 1, "ref_kl_scale": 1,
         }  # fmt: skip
         absent = dict.fromkeys(("teacher_logprobs", "ref_logprobs", "rl_weights", "ce_weights", "ref_kl_weights"))
-        value, _ = loss.compute_loss(**{name: one for name, one in (given | absent).items() if name in takes})
+        value, _ = loss.compute_loss(**{name: item for name, item in (given | absent).items() if name in takes})
         value.backward()
-        for one in (value.detach(), *(leaf.grad for leaf in leaves)):
-            seen.update(one.numpy().tobytes())
+        for item in (value.detach(), *(leaf.grad for leaf in leaves)):
+            seen.update(item.numpy().tobytes())
         log({"optim/lr": 1e-5, "step": step}, step)
     return seen.hexdigest()
 
@@ -67,8 +67,8 @@ class Received:
     def __init__(self, made):
         self.input_ids = [*range(6), *[40] * (WIDTH - 6)] * len(made)
         self.position_ids = [*range(WIDTH)] * len(made)
-        self.loss_mask = [bool(one) for mask, *_ in made for one in mask]
-        self.inference_logprobs = [float(one) for *_, old in made for one in old]
+        self.loss_mask = [bool(item) for mask, *_ in made for item in mask]
+        self.inference_logprobs = [float(item) for *_, old in made for item in old]
         self.advantages = self.temperatures = [1.0] * len(self.input_ids)
         self.env_names, self.sequence_lengths = ["shop"] * len(self.input_ids), [WIDTH] * len(made)
         self.seq_lens, self.lora_num_tokens = self.sequence_lengths, [len(self.input_ids)]
@@ -81,11 +81,11 @@ def loader():
     """prime-rl's own, over what comes from an orchestrator: gives the function that has it make the step's batch."""
     from prime_rl.trainer.rl.data import DataLoader
 
-    one = object.__new__(DataLoader)
+    item = object.__new__(DataLoader)
 
     def load(made):
-        one.receiver = SimpleNamespace(receive=lambda: [Received(made)])
-        one.get_batch()
+        item.receiver = SimpleNamespace(receive=lambda: [Received(made)])
+        item.get_batch()
 
     return load
 
@@ -97,8 +97,8 @@ def monitors():
         config = importlib.import_module("prime_rl.configs.monitors").FileMonitorConfig()
         asyncio.run(theirs.setup(file=config, output_dir=Path.cwd()))
         return lambda row, step: asyncio.run(theirs.log(row, step=step)), lambda: asyncio.run(theirs.finalize())
-    one = importlib.import_module("prime_rl.utils.monitor").setup_monitor()
-    return lambda row, step: one.log(row, step=step), one.close
+    item = importlib.import_module("prime_rl.utils.monitor").setup_monitor()
+    return lambda row, step: item.log(row, step=step), item.close
 
 
 def main():

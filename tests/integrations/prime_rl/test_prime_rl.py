@@ -63,7 +63,7 @@ def record(step, number, mask, new, old, **other):
 def write(root, step, records, rank=0, stable=True):
     folder = root / "token_exports" / f"step_{step}"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"rank_{rank}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    (folder / f"rank_{rank}.jsonl").write_text("".join(json.dumps(item) + "\n" for item in records))
     if stable:
         (folder / "STABLE").touch()
 
@@ -76,15 +76,15 @@ def test_a_step_is_read_rank_by_rank_with_its_labels(tmp_path, rng):
     write(tmp_path, 4, [record(4, 0, *first)], stable=False)  # still being written
     steps = dict(read_tokens(tmp_path))
     assert list(steps) == [3, 12]
-    found = steps[3]
-    np.testing.assert_array_equal(found["model_mask"], [*first[0], *second[0]])
-    np.testing.assert_array_equal(found["sequence_ids"], [0] * WIDTH + [1] * WIDTH)
-    np.testing.assert_allclose(found["old_logprobs"], [*first[1], *second[1]], rtol=1e-6)
-    np.testing.assert_allclose(found["rollout_logprobs"], [*first[2], *second[2]], rtol=1e-6)
-    np.testing.assert_array_equal(found["advantages"], [-0.5] * WIDTH + [0.5] * WIDTH)
+    results = steps[3]
+    np.testing.assert_array_equal(results["model_mask"], [*first[0], *second[0]])
+    np.testing.assert_array_equal(results["sequence_ids"], [0] * WIDTH + [1] * WIDTH)
+    np.testing.assert_allclose(results["old_logprobs"], [*first[1], *second[1]], rtol=1e-6)
+    np.testing.assert_allclose(results["rollout_logprobs"], [*first[2], *second[2]], rtol=1e-6)
+    np.testing.assert_array_equal(results["advantages"], [-0.5] * WIDTH + [0.5] * WIDTH)
     ratio = np.exp(np.array([*first[1], *second[1]]) - [*first[2], *second[2]])
-    np.testing.assert_allclose(found["applied_weights"], np.where(ratio > 1.05, 0, ratio), rtol=1e-5)
-    assert found["env"] == ["shop", ""]
+    np.testing.assert_allclose(results["applied_weights"], np.where(ratio > 1.05, 0, ratio), rtol=1e-5)
+    assert results["env"] == ["shop", ""]
 
 
 def test_a_sample_whose_prompt_goes_on_from_anothers_begins_after_a_tool(tmp_path, rng):
@@ -97,10 +97,10 @@ def test_a_sample_whose_prompt_goes_on_from_anothers_begins_after_a_tool(tmp_pat
     later = record(0, 1, longer, new[:12], old[:12], token_ids=[*task, *turn, *result, 40, 41, 42])
     other = record(0, 2, mask, new[:7], old[:7], token_ids=[5, 6, 8, *turn])
     write(tmp_path, 0, [later, whole, whole, other])
-    ((_, found),) = read_tokens(tmp_path)
-    assert found["begins_after_tool"] == [True, False, False, False]
+    ((_, results),) = read_tokens(tmp_path)
+    assert results["begins_after_tool"] == [True, False, False, False]
     monitor = Monitor()
-    monitor.observe(**found)
+    monitor.observe(**results)
     monitor.log({}, 0)
     tokens = counted(monitor, "mismatch")
     assert (tokens["all"], tokens["text_only"], tokens["post_tool"]) == (15, 12, 3)
@@ -111,12 +111,12 @@ def test_tokens_of_a_frozen_model_are_neither_the_policys_nor_a_tools(tmp_path, 
     weights = np.where(np.arange(WIDTH) < 20, 0.0, 1.0)  # the first turn is another model's
     write(tmp_path, 0, [record(0, 0, mask, new, old, rl_weights=weights.tolist())])
     write(tmp_path, 1, [record(1, 0, mask, new, old, rl_weights=[0.0] * WIDTH)])
-    ((step, found),) = read_tokens(tmp_path)
+    ((step, results),) = read_tokens(tmp_path)
     assert step == 0
-    np.testing.assert_array_equal(found["model_mask"], mask & (weights == 1))
-    assert not (found["response_mask"] & mask & (weights == 0)).any()
+    np.testing.assert_array_equal(results["model_mask"], mask & (weights == 1))
+    assert not (results["response_mask"] & mask & (weights == 0)).any()
     monitor = Monitor()
-    monitor.observe(**found)  # the second turn is the policy's first
+    monitor.observe(**results)  # the second turn is the policy's first
     monitor.log({}, 0)
     tokens = counted(monitor, "mismatch")
     assert (tokens["all"], tokens["text_only"], tokens["post_tool"]) == (14, 14, 0)
@@ -127,8 +127,8 @@ def test_what_could_not_be_scored_is_nan_and_not_zero(tmp_path, rng):
     given = record(0, 0, mask, new, old)
     given["inference_logprobs"][30] = None
     write(tmp_path, 0, [given])
-    ((_, found),) = read_tokens(tmp_path)
-    assert np.isnan(found["rollout_logprobs"]).nonzero()[0].tolist() == [30]
+    ((_, results),) = read_tokens(tmp_path)
+    assert np.isnan(results["rollout_logprobs"]).nonzero()[0].tolist() == [30]
 
 
 @pytest.mark.parametrize(
@@ -273,14 +273,14 @@ def released(prime_rl, monkeypatch):
     """prime-rl as released: no `prime_rl.monitors`, one monitor a process."""
     monkeypatch.delitem(sys.modules, "prime_rl.monitors")
     monkeypatch.setattr(sys.modules["prime_rl"], "__path__", [], raising=False)
-    one, made = Released(), ModuleType("prime_rl.utils.monitor")
+    item, made = Released(), ModuleType("prime_rl.utils.monitor")
 
     def get_monitor():
         if made.monitor is None:
             raise RuntimeError("Monitor not initialized. Please call `setup_monitor` first.")
         return made.monitor
 
-    made.monitor, made.get_monitor = one, get_monitor
+    made.monitor, made.get_monitor = item, get_monitor
     monkeypatch.setitem(sys.modules, "prime_rl.utils", ModuleType("prime_rl.utils"))
     monkeypatch.setitem(sys.modules, "prime_rl.utils.monitor", made)
     return made
@@ -328,17 +328,17 @@ def train(prime_rl, rng, steps, prompts=4 * [TASK], loss=integration.loss):
     """As src/prime_rl/trainer/rl/train.py: losses of a step's sequences, then several calls of one step."""
 
     async def each(call):
-        for one in prime_rl.MONITORS:
-            await call(one)
+        for item in prime_rl.MONITORS:
+            await call(item)
 
     losses = []
     for step in range(steps):
         load(prompts)
         losses += [sequence(rng, number, loss) for number in range(4)]
         for metrics in ({"perf/throughput": 5.0, "step": step}, {"optim/lr": 1e-5, "step": step}):
-            asyncio.run(each(lambda one, step=step, metrics=metrics: one.log(metrics, step=step)))
-    asyncio.run(each(lambda one: one.log([SimpleNamespace()], step=0)))
-    asyncio.run(each(lambda one: one.finalize()))
+            asyncio.run(each(lambda item, step=step, metrics=metrics: item.log(metrics, step=step)))
+    asyncio.run(each(lambda item: item.log([SimpleNamespace()], step=0)))
+    asyncio.run(each(lambda item: item.finalize()))
     return losses
 
 
@@ -352,11 +352,11 @@ def test_a_later_sample_of_a_rollout_begins_after_a_tool_and_the_rest_is_known_o
     monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
     other = [5, 6, 8]
     train(prime_rl, rng, 8, [TASK, [*TASK, *TURN, *RESULT], other, other])
-    found = counted(monitor, "mismatch")
-    assert found["all"] == 8 * 4 * 26
+    results = counted(monitor, "mismatch")
+    assert results["all"] == 8 * 4 * 26
     # Of the later sample all 26 tokens, of the others the 14 after a gap; what another rank has is unknown.
-    assert found["post_tool"] == 8 * (26 + 3 * 14)
-    assert found["text_only"] == (8 * 3 * 12 if ranks == "1" else 0)
+    assert results["post_tool"] == 8 * (26 + 3 * 14)
+    assert results["text_only"] == (8 * 3 * 12 if ranks == "1" else 0)
     assert not +monitor.health
 
 
@@ -364,8 +364,8 @@ def test_samples_that_do_not_fit_to_the_losses_are_of_unknown_context_and_it_is_
     prime_rl.MONITORS.append(Wandb([]))
     monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
     train(prime_rl, rng, 8, 3 * [TASK])  # and four losses
-    found = counted(monitor, "mismatch")
-    assert (found["all"], found["text_only"], found["post_tool"]) == (8 * 4 * 26, 0, 8 * 4 * 14)
+    results = counted(monitor, "mismatch")
+    assert (results["all"], results["text_only"], results["post_tool"]) == (8 * 4 * 26, 0, 8 * 4 * 14)
     assert caplog.text.count("nobody has said whether a tool result comes before them") == 1
 
 
@@ -379,7 +379,7 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatIsGone, Resumes):
     @pytest.fixture(autouse=True)
     def modules(self, prime_rl):
         self.prime_rl, self.anew = prime_rl, False
-        data, ckpt = (sys.modules[f"prime_rl.trainer.{one}"] for one in ("rl.data", "ckpt"))
+        data, ckpt = (sys.modules[f"prime_rl.trainer.{item}"] for item in ("rl.data", "ckpt"))
         self.parts = {"data": data, "ckpt": ckpt, "loader": data.DataLoader, "manager": ckpt.CheckpointManager}
 
     def owners(self, training):
@@ -419,8 +419,8 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatIsGone, Resumes):
                 sequence(np.random.default_rng(at), at)
             if number == 5 and when == "after the losses":
                 manager.save(number, None, [], None, None)
-            for one in self.prime_rl.MONITORS:
-                asyncio.run(one.log({"optim/lr": 1e-5}, step=number))
+            for item in self.prime_rl.MONITORS:
+                asyncio.run(item.log({"optim/lr": 1e-5}, step=number))
 
     def resume(self, folder, monitor):
         self.make()
@@ -435,7 +435,7 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatIsGone, Resumes):
     def test_rank_0_sees_its_sequences_and_metrics_and_ends_first(self):
         training = self.make()
         monitor = self.attach(training, Monitor([CapturingTracker()]))
-        assert [type(one).__name__ for one in self.prime_rl.MONITORS] == ["DiagnosticsMonitor", "Wandb"]
+        assert [type(item).__name__ for item in self.prime_rl.MONITORS] == ["DiagnosticsMonitor", "Wandb"]
         self.train(training)
         assert training.told[:2] == [(0, {"perf/throughput": 5.0, "step": 0}), (0, {"optim/lr": 1e-5, "step": 0})]
         assert training.told[-1] == "finalized"
@@ -500,10 +500,10 @@ def shared(monitor):
 @pytest.fixture(params=["released", "monitors"])
 def listed(request, released, monkeypatch):
     """What `prime_rl.monitors` has; a release has no such module."""
-    found = []
+    results = []
     if request.param == "monitors":
-        monkeypatch.setitem(sys.modules, "prime_rl.monitors", SimpleNamespace(Monitor=Base, MONITORS=found))
-    return found
+        monkeypatch.setitem(sys.modules, "prime_rl.monitors", SimpleNamespace(Monitor=Base, MONITORS=results))
+    return results
 
 
 @pytest.mark.slow
@@ -514,8 +514,8 @@ def test_rank_0_sees_what_other_ranks_train_on(released, listed, rng, job, tmp_p
         for number in range(4):
             sequence(rng, number)
         for metrics in ({"perf/throughput": 5.0}, {"optim/lr": 1e-5}):
-            for one in listed:
-                asyncio.run(one.log(metrics, step=step))
+            for item in listed:
+                asyncio.run(item.log(metrics, step=step))
             released.monitor.log(metrics, step=step)
 
     job(0, 2)
@@ -574,7 +574,7 @@ def test_a_prime_rl_without_either_kind_of_monitor_is_told_and_training_goes_on(
     monkeypatch.delitem(sys.modules, "prime_rl.utils.monitor")
     monkeypatch.setattr(sys.modules["prime_rl.utils"], "__path__", [], raising=False)
     assert len(train_released(released, rng, 2)) == 8
-    (told,) = [record.message for record in caplog.records if record.name == "tracker_diag"]
-    assert told.endswith(
+    (messages,) = [record.message for record in caplog.records if record.name == "tracker_diag"]
+    assert messages.endswith(
         "no module prime_rl.monitors or prime_rl.utils.monitor in the installed prime_rl, which is not a tested version"
     )

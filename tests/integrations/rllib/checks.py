@@ -51,7 +51,7 @@ def train(built, iterations, **given):
 @pytest.mark.nightly
 def test_a_healthy_ppo_raises_nothing_and_its_last_epochs_are_counted():
     monitor = train(config(), 12, monitor=Monitor([kept := CapturingTracker()], algorithm="ppo"))
-    assert [one for one in kept.summary.findings if one.fired is not None] == []
+    assert [finding for finding in kept.summary.findings if finding.fired is not None] == []
     row = kept.scalars(12)
     assert row["diag/policy/text_only/p95"] > 0.01
     # The last epoch of each update alone: 8 iterations of 512 actions, and some that end a minibatch.
@@ -82,7 +82,7 @@ def test_as_a_callback_class_with_remote_learners_it_hears_the_metrics(caplog):
     assert "the learners are remote" in caplog.text
     algorithm.train()
     algorithm.stop()
-    (callback,) = (found for found in algorithm.callbacks if isinstance(found, DiagnosticsCallback))
+    (callback,) = (result for result in algorithm.callbacks if isinstance(result, DiagnosticsCallback))
     assert callback.monitor.summary().steps == 1
 
 
@@ -97,8 +97,8 @@ def test_an_algorithm_from_a_checkpoint_goes_on_with_the_state_in_it(tmp_path, c
 
     def restored():
         algorithm = PPO.from_checkpoint(str(tmp_path))
-        found = algorithm.callbacks if isinstance(algorithm.callbacks, list) else [algorithm.callbacks]
-        (callback,) = (one for one in found if isinstance(one, DiagnosticsCallback))
+        result = algorithm.callbacks if isinstance(algorithm.callbacks, list) else [algorithm.callbacks]
+        (callback,) = (item for item in result if isinstance(item, DiagnosticsCallback))
         return algorithm, callback.monitor
 
     algorithm, monitor = restored()
@@ -127,7 +127,7 @@ def test_attached_twice_each_step_is_heard_once():
         attach(algorithm, monitor=Monitor())
     algorithm.train()
     algorithm.stop()
-    assert sum("Diagnostics" in type(one).__name__ for one in algorithm.callbacks) == 1
+    assert sum("Diagnostics" in type(item).__name__ for item in algorithm.callbacks) == 1
     assert list(kept.own) == [1]
     assert not +monitor.health
 

@@ -30,11 +30,11 @@ RESULT = {
 
 
 def test_what_was_not_logged_is_left_out_and_a_loss_that_is_nan_is_not():
-    found = row(RESULT)
-    assert "env_runners/episode_return_mean" not in found
-    assert "learners/default_policy/num_trainable_parameters" not in found
-    assert math.isnan(found["learners/default_policy/policy_loss"])
-    assert not [name for name in found if name.startswith("config")]
+    results = row(RESULT)
+    assert "env_runners/episode_return_mean" not in results
+    assert "learners/default_policy/num_trainable_parameters" not in results
+    assert math.isnan(results["learners/default_policy/policy_loss"])
+    assert not [name for name in results if name.startswith("config")]
 
 
 def test_a_kl_that_is_not_computed_is_none():
@@ -52,9 +52,9 @@ def test_the_rules_know_its_names():
 
 
 def test_minibatches_of_any_shape_come_together_without_what_is_no_action():
-    one = {"logprobs": torch.zeros(3), "old_logprobs": torch.ones(3), "advantages": torch.ones(3), "model_mask": None}
-    padded = one | {"model_mask": torch.tensor([True, True, False])}
-    given = joined([one, padded])
+    item = {"logprobs": torch.zeros(3), "old_logprobs": torch.ones(3), "advantages": torch.ones(3), "model_mask": None}
+    padded = item | {"model_mask": torch.tensor([True, True, False])}
+    given = joined([item, padded])
     assert given["model_mask"].tolist() == [True, True, True, True, True, False]
     monitor = td.Monitor()
     monitor.observe(**given)

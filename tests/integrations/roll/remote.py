@@ -41,8 +41,8 @@ class Strategy(TrainStrategy):
         }
         loss, metrics = loss_func(batch, self.model(batch.batch["input_ids"]))
         loss.backward()
-        for one in (loss.detach(), self.model.table.grad):
-            self.digest.update(one.numpy().tobytes())
+        for item in (loss.detach(), self.model.table.grad):
+            self.digest.update(item.numpy().tobytes())
         self.optimizer.step()
         self.optimizer.zero_grad()
         return metrics

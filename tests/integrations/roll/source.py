@@ -80,7 +80,7 @@ def losses(hook):
             made = train(actors, data)
             if hook:
                 messages.wait(actors)
-            for new, old, mask, advantages in (one for worker in made for one in worker[1:]):
+            for new, old, mask, advantages in (item for worker in made for item in worker[1:]):
                 alone.observe(logprobs=new, old_logprobs=old, model_mask=mask, advantages=advantages)
             alone.log({}, step)
             tracker.log(values=metrics, step=step)

@@ -70,15 +70,15 @@ class ActorWorker:
         return data.batch["old_log_probs"] if self.pipeline_config.enable_old_logprobs_recompute else log_probs.detach()
 
     def train_step(self, data):
-        found, model = [], torch.nn.Linear(1, 1)
+        result, model = [], torch.nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for update in range(self.updates):
             new = (data.batch["old_log_probs"] + 0.1 * update).requires_grad_()
             loss = (new - self.get_old_log_probs_with_cache(data, new)).exp().mean()
             loss.backward()
             optimizer.step()
-            found.append((loss.item(), new.grad))
-        return found
+            result.append((loss.item(), new.grad))
+        return result
 
 
 class Quiet:

@@ -75,12 +75,12 @@ class TestConformance(SurvivesWhatBreaks):
 
 @pytest.mark.nightly
 def test_the_same_one_twice_in_a_list_sees_what_it_would_once_and_two_what_each_would_alone():
-    twice, once, one, other = (DiagnosticsCallback(monitor=Monitor([CapturingTracker()])) for _ in range(4))
-    for callbacks in ([twice, twice], [one, other]):
+    twice, once, item, other = (DiagnosticsCallback(monitor=Monitor([CapturingTracker()])) for _ in range(4))
+    for callbacks in ([twice, twice], [item, other]):
         assert same([*learn(callbacks).policy.parameters()], [*plain().policy.parameters()])
     learn(once)
     expected = once.monitor.trackers[0]
-    for ours in (twice, one, other):
+    for ours in (twice, item, other):
         seen = ours.monitor.trackers[0]
         assert [seen.scalars(step) for step in seen.records] == [expected.scalars(step) for step in expected.records]
         assert ours.monitor.slices_table() == once.monitor.slices_table()

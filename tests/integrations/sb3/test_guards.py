@@ -20,7 +20,7 @@ def learn(guards, steps=2048, **changes):
     envs = make_vec_env("CartPole-v1", n_envs=4, seed=0)
     model = PPO("MlpPolicy", envs, seed=0, n_steps=64, batch_size=64, n_epochs=4, device="cpu", **changes)
     own = [td.Rule.model_validate(FAST)]
-    monitor = td.Monitor(rules=own, catalog=False, guards=[td.Guard(act=True, **one) for one in guards])
+    monitor = td.Monitor(rules=own, catalog=False, guards=[td.Guard(act=True, **guard) for guard in guards])
     model.learn(steps, callback=DiagnosticsCallback(monitor=monitor))
     assert monitor.failures == []
     return model, monitor
@@ -49,9 +49,9 @@ def test_a_healthy_training_goes_on_to_its_end_and_is_the_same():
 def test_the_learning_rate_is_scaled_and_put_back():
     model, monitor = learn([{"do": "scale_lr", "bounds": (0.01, 0.01)}, {"do": "kl_cap", "target": 1.0,
                             "bounds": (0.1, 1.0)}], learning_rate=0.05)  # fmt: skip
-    told = [event for _, event in monitor.events]
-    assert any("learning rate × 0.01" in event for event in told)
-    assert any("guard kl_cap: not done, not within reach of this trainer" in event for event in told)
+    messages = [event for _, event in monitor.events]
+    assert any("learning rate × 0.01" in event for event in messages)
+    assert any("guard kl_cap: not done, not within reach of this trainer" in event for event in messages)
     assert model.policy.optimizer.param_groups[0]["lr"] == 0.05
     assert not model.policy.optimizer._optimizer_step_pre_hooks
 

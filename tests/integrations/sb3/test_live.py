@@ -52,20 +52,20 @@ def fired(steps, *, ends=True, pays=1.0, change=lambda model: None, true=False, 
     callback = DiagnosticsCallback(monitor=td.Monitor([kept := CapturingTracker()], algorithm="ppo"))
     model.learn(steps, callback=callback)
     assert callback.monitor.failures == []
-    found = callback.monitor.summary().findings
-    for finding in found:
+    result = callback.monitor.summary().findings
+    for finding in result:
         if finding.fired is not None:  # no trend begins before the series that it is seen in, nor after it is reported
             assert first_of(finding, kept) <= finding.onset <= finding.fired, finding
     return (
-        {one.rule.name for one in found if one.fired is not None and one.full_severity != "info"},
-        found,
+        {one.rule.name for one in result if one.fired is not None and one.full_severity != "info"},
+        result,
         callback.monitor,
     )
 
 
 def first_of(finding, kept):
     """The first step at which what the finding rests on was there."""
-    series = {one.series for one in finding.evidence if one.holds}
+    series = {item.series for item in finding.evidence if item.holds}
     known = {step for step, row in kept.own.items() for key in row if key.rpartition("/")[2] in series}
     return min(known or kept.own)
 
@@ -107,9 +107,9 @@ def test_a_policy_that_is_frozen_is_named_live():
 @pytest.mark.nightly
 def test_an_episode_that_never_ends_is_told_once_and_one_that_does_is_not(caplog):
     *_, monitor = fired(4 * 1_600, ends=False)
-    (told,) = [one for one in caplog.messages if "no episode has ended" in one]
-    assert "of which one should take 500 at most" in told
-    assert told in [event for _, event in monitor.events]
+    (messages,) = [message for message in caplog.messages if "no episode has ended" in message]
+    assert "of which one should take 500 at most" in messages
+    assert messages in [event for _, event in monitor.events]
     caplog.clear()
     fired(4 * 1_600)
     assert "no episode has ended" not in caplog.text
@@ -179,7 +179,7 @@ def test_episodes_that_never_end_are_named_though_dqn_logs_no_row(trainer, caplo
     model.learn(1_700, callback=DiagnosticsCallback(monitor=monitor))
     ((step, text),) = monitor.events
     assert (step, text[:28]) == (1_500, "no episode has ended in 1,50")
-    assert len([one for one in caplog.messages if "no episode has ended" in one]) == 1
+    assert len([message for message in caplog.messages if "no episode has ended" in message]) == 1
     assert [finding.rule.id for finding in monitor.summary().findings] == ["ENV007"]
 
 

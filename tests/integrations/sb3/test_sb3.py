@@ -50,10 +50,14 @@ def test_a_ppo_without_clipping_loses_its_samples_while_its_clip_fraction_says_z
         backend = CapturingTracker()
         model = ppo(**UNCLIPPED | {"seed": seed})
         model.learn(5_120, callback=DiagnosticsCallback(monitor=td.Monitor([backend])))
-        few = [one for one in backend.summary.findings if one.rule.id in {"POL004", "POL005"} and one.fired is not None]
+        few = [
+            finding
+            for finding in backend.summary.findings
+            if finding.rule.id in {"POL004", "POL005"} and finding.fired is not None
+        ]
         if few:
             break
-    assert {(one.slice, one.pair, one.severity) for one in few} == {("text_only", "policy", "warn")}
+    assert {(finding.slice, finding.pair, finding.severity) for finding in few} == {("text_only", "policy", "warn")}
     assert backend.summary.first_break.rule.id in {"POL004", "POL005", "POL010"}  # its KL leaps as well
     assert max(row.get("train/clip_fraction", 0) for row in backend.own.values()) == 0
 
@@ -157,7 +161,7 @@ def test_a_dqn_that_learns_nothing_is_named_within_its_run():
             train_freq=4, exploration_fraction=0.3, target_update_interval=250, device="cpu",
         )  # fmt: skip
         model.learn(20_000, callback=DiagnosticsCallback(monitor=td.Monitor([backend])))
-        seen[rate] = {one.rule.id for one in backend.summary.findings if one.severity != "info"}
+        seen[rate] = {finding.rule.id for finding in backend.summary.findings if finding.severity != "info"}
     assert seen[1e-3] == set()
     assert "OUT001" in seen[0.1]
 
@@ -235,13 +239,13 @@ def test_episodes_are_told_with_return_success_and_environment(algorithm):
     model = algorithm("MlpPolicy", env, seed=0, **given)
     model.learn(512, callback=Counting(monitor=td.Monitor([backend])))
     rows = [backend.scalars(step) for step in backend.records]
-    told = {name: [row[f"diag/samples/{name}"] for row in rows if f"diag/samples/{name}" in row]
+    reported = {name: [row[f"diag/samples/{name}"] for row in rows if f"diag/samples/{name}" in row]
             for name in ("reward", "success_rate", "truncated_share")}  # fmt: skip
-    assert min(told["reward"]) >= min(one["episode"]["r"] for one in seen)
-    assert max(told["reward"]) <= max(one["episode"]["r"] for one in seen)
-    assert {0.0 < one < 1.0 for one in told["success_rate"]} >= {True}
-    assert set(told["truncated_share"]) == {0.0}
-    (table,) = [one for one in backend.tables if one.name == "diag/samples"][-1:]
+    assert min(reported["reward"]) >= min(item["episode"]["r"] for item in seen)
+    assert max(reported["reward"]) <= max(item["episode"]["r"] for item in seen)
+    assert {0.0 < item < 1.0 for item in reported["success_rate"]} >= {True}
+    assert set(reported["truncated_share"]) == {0.0}
+    (table,) = [item for item in backend.tables if item.name == "diag/samples"][-1:]
     assert {row[table.columns.index("env")] for row in table.rows} <= {"0", "1"}
 
 
@@ -278,7 +282,7 @@ def test_a_reward_that_is_lost_is_named_and_that_of_the_healthy_twin_is_not():
         callback = DiagnosticsCallback()
         PPO("MlpPolicy", env, seed=0, **SMALL | {"n_steps": 32, "n_epochs": 1}).learn(5_120, callback=callback)
         assert callback.monitor.failures == []
-        fired = {one.rule.id for one in callback.monitor.summary().findings if one.fired is not None}
+        fired = {finding.rule.id for finding in callback.monitor.summary().findings if finding.fired is not None}
         assert ("REW001" in fired) == (not pays)
 
 

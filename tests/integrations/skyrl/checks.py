@@ -42,7 +42,7 @@ def made(rng, post=0.02):
     """A batch by SkyRL's own conversion: responses of several lengths, a tool result amid half of them."""
     model, old, sampled = responses(rng, ROWS, RESPONSE, post)
     lengths = [RESPONSE - row % 3 for row in range(ROWS)]
-    masks = [[int(one) for one in model[row, :n]] for row, n in enumerate(lengths)]
+    masks = [[int(item) for item in model[row, :n]] for row, n in enumerate(lengths)]
     rollout = [np.where(model, sampled, 0.0)[row, :n].tolist() for row, n in enumerate(lengths)]  # 0.0 on tool tokens
     prompts = [[5] * (4 + row % 5) for row in range(ROWS)]
     by_tokenizer = "tokenizer" in inspect.signature(convert_prompts_responses_to_batch_tensors).parameters  # up to 0.3
@@ -134,8 +134,8 @@ def test_turns_in_rows_of_their_own_are_after_the_tool_from_the_second_on(rng):
         "avg_response_length": 1.0,
     }
     sync_step(trainer, 1, batch)
-    found, tokens = counted(monitor, "mismatch"), batch["loss_mask"].sum(1)
-    assert (found["text_only"], found["post_tool"]) == (int(tokens[::2].sum()), int(tokens[1::2].sum()))
+    result, tokens = counted(monitor, "mismatch"), batch["loss_mask"].sum(1)
+    assert (result["text_only"], result["post_tool"]) == (int(tokens[::2].sum()), int(tokens[1::2].sum()))
     row = captured.scalars(1)
     assert row["diag/samples/reward"] == 0.5  # of the last turns alone
     assert row["diag/samples/effective_groups"] == ROWS // 4

@@ -81,11 +81,11 @@ def batch(generator, step):
     tokens = [torch.randint(0, VOCABULARY, (PROMPT + RESPONSE,), generator=generator) for _ in range(SAMPLES)]
     masks = [torch.ones(RESPONSE, dtype=torch.int) for _ in tokens]
     old, rollout = [], []
-    for number, (one, mask) in enumerate(zip(tokens, masks, strict=True)):
+    for number, (item, mask) in enumerate(zip(tokens, masks, strict=True)):
         mask[12:16] = 0
         end = (number + 1) * (PROMPT + RESPONSE) - 1
         under = logits[0, end - RESPONSE : end].log_softmax(-1)
-        old.append(under.gather(1, one[PROMPT:, None]).squeeze(1))
+        old.append(under.gather(1, item[PROMPT:, None]).squeeze(1))
         spread = torch.full((RESPONSE,), 0.02)
         spread[16:] = 0.02 if step < 30 else 0.5
         rollout.append(old[-1] - spread * torch.randn(RESPONSE, generator=generator))
@@ -106,10 +106,10 @@ def train(loss, logging_utils, custom):
         everything = {
             "args": args, "batch": given, "num_microbatches": 1, "step_global_batch_size": SAMPLES, "logits": logits
         }  # fmt: skip
-        value, _, log = loss.loss_function(**{name: one for name, one in everything.items() if name in takes})
+        value, _, log = loss.loss_function(**{name: item for name, item in everything.items() if name in takes})
         value.backward()
-        for one in (value.detach(), logits.grad):
-            seen.update(one.numpy().tobytes())
+        for item in (value.detach(), logits.grad):
+            seen.update(item.numpy().tobytes())
         row = {
             f"train/{name}": float(number) / SAMPLES
             for name, number in zip(log["keys"], log["values"][1:], strict=True)

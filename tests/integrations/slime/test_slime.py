@@ -45,8 +45,8 @@ def save_checkpoint(iteration, model, optimizer, opt_param_scheduler, **others):
 
 def train_one_step(args, rollout_id, step_id, data_iterator, model):
     """Its losses are made within it."""
-    for one in data_iterator:
-        integration.tis(args=args, **one)
+    for item in data_iterator:
+        integration.tis(args=args, **item)
     return {}, 0.0
 
 
@@ -68,7 +68,9 @@ def slime(module, monkeypatch):
         get_data_parallel_world_size=lambda with_context_parallel: parallel.data[1],
     )
     module("slime.backends.megatron_utils.initialize", is_megatron_main_rank=lambda: parallel.main)
-    half = module("slime.backends.megatron_utils.cp_utils", slice_log_prob_with_cp=lambda one, total, n: one[n // 2 :])
+    half = module(
+        "slime.backends.megatron_utils.cp_utils", slice_log_prob_with_cp=lambda item, total, n: item[n // 2 :]
+    )
     # Private: these lists are what one process knows. A test that plays several processes has to clear them.
     monkeypatch.setattr(integration, "_trainer", [])
     monkeypatch.setattr(integration, "_rollouts", [])
@@ -95,7 +97,8 @@ def micro_batch(generator):
     masks[0][4:7] = 0
     new = [torch.randn(n, generator=generator) - 2 for n in LENGTHS]
     old = [
-        (one - 0.05 * torch.randn(len(one), generator=generator)) * mask for one, mask in zip(new, masks, strict=True)
+        (item - 0.05 * torch.randn(len(item), generator=generator)) * mask
+        for item, mask in zip(new, masks, strict=True)
     ]
     return {
         "pg_loss": torch.cat(new).clone().requires_grad_(),
@@ -190,9 +193,9 @@ def test_tokens_and_metrics_belong_to_the_steps_of_training(slime):
     summary = monitor.close()
     assert summary.steps == 4
     assert not +monitor.health
-    found = counted(monitor, "mismatch")
-    assert found["text_only"] == 4 * 2 * (4 + 7)
-    assert found["post_tool"] == 4 * 2 * 5
+    result = counted(monitor, "mismatch")
+    assert result["text_only"] == 4 * 2 * (4 + 7)
+    assert result["post_tool"] == 4 * 2 * 5
     rewards = [0.5, None, 0.5, None]  # every second step begins a rollout
     assert [backend.own[step].get("rollout/raw_reward") for step in range(4)] == rewards
 
@@ -256,13 +259,13 @@ def test_of_a_part_of_the_context_the_whole_tells_what_comes_after_a_tool(slime)
     monitor = integration.attach(arguments(), monitor=Monitor())
     given = micro_batch(torch.Generator().manual_seed(1))
     for name in ("train_log_probs", "rollout_log_probs"):
-        given[name] = [one[n // 2 :] for one, n in zip(given[name], LENGTHS, strict=True)]
+        given[name] = [item[n // 2 :] for item, n in zip(given[name], LENGTHS, strict=True)]
     given["pg_loss"] = torch.cat(given["train_log_probs"])
     integration.tis(arguments(), **given)
     monitor.log({}, 0)
-    found = counted(monitor, "mismatch")
-    assert found["post_tool"] == 5  # of sample 0 from token 6 on: the result's last token, and five of the model
-    assert found["text_only"] == 4
+    result = counted(monitor, "mismatch")
+    assert result["post_tool"] == 5  # of sample 0 from token 6 on: the result's last token, and five of the model
+    assert result["text_only"] == 4
     assert not +monitor.health
 
 
@@ -319,9 +322,9 @@ def test_a_setting_that_is_gone_costs_no_more_than_what_it_is_for_and_is_told(sl
     args = arguments()
     delattr(args, name)
     monitor = integration.attach(args)
-    told = {"load": ["is not a tested version"], "custom_tis_function_path": ["Set --get-mismatch-metrics"]}
-    assert all(any(text in message for message in caplog.messages) for text in told.get(name, []))
-    assert len(caplog.messages) == len(told.get(name, []))
+    messages = {"load": ["is not a tested version"], "custom_tis_function_path": ["Set --get-mismatch-metrics"]}
+    assert all(any(text in message for message in caplog.messages) for text in messages.get(name, []))
+    assert len(caplog.messages) == len(messages.get(name, []))
     assert monitor.config["eps_clip_high"] == 0.28
 
 
@@ -355,7 +358,7 @@ def test_rollouts_have_a_monitor_of_their_own_and_each_rule_one_of_the_two(slime
     (rollouts,) = integration._rollouts
     assert rollouts.summary().steps == 3
     trainer = integration.attach(args)
-    own, others = ({rule.id for rule in one._run.judge.engine.rules} for one in (rollouts, trainer))
+    own, others = ({rule.id for rule in item._run.judge.engine.rules} for item in (rollouts, trainer))
     assert own
     assert not own & others
     assert {rule.link for rule in rollouts._run.judge.engine.rules} == set(integration.ROLLOUT_LINKS)
@@ -372,10 +375,10 @@ def test_samples_are_counted_by_group_with_the_parts_of_their_reward(slime):
         for group, (score, status, length) in [(0, right), (0, (0.0, cut, 8)), (1, right), (1, right)]
     ]  # fmt: skip
     integration.log_rollout(3, arguments(reward_key="score"), samples, {"rollout/extra": 1.0}, 5.0)
-    found = {name.removeprefix("diag/samples/"): value for name, value in seen.scalars(3).items()}
+    result = {name.removeprefix("diag/samples/"): value for name, value in seen.scalars(3).items()}
     expected = {"reward": 0.75, "response_length": 5, "truncated_share": 0.25, "zero_std_share": 0.5, "refusal_rate": 1,
                 "reward_component:format": 0.5, "reward_component:score": 0.75}  # fmt: skip
-    assert {name: found[name] for name in expected} == expected
+    assert {name: result[name] for name in expected} == expected
     samples = [SimpleNamespace(reward=None, status=whole, response_length=4, group_index=None, response="yes")]
     integration.log_rollout(4, arguments(), samples, None, 5.0)
     assert "diag/samples/reward" not in seen.scalars(4)

@@ -17,7 +17,7 @@ class Breaks(TrainerCallback):
         if state.global_step == self.at:
             with torch.no_grad():
                 next(model.parameters()).mul_(self.by)
-        self.weights[state.global_step] = [one.detach().clone() for one in model.parameters()]
+        self.weights[state.global_step] = [parameter.detach().clone() for parameter in model.parameters()]
 
     def on_evaluate(self, args, state, control, **kwargs):
         self.evaluated.append(state.global_step)
@@ -37,4 +37,4 @@ def make(folder, *callbacks, steps=12, kind=Trainer, **changes):
 
 
 def weights(trainer):
-    return torch.cat([one.detach().flatten() for one in trainer.model.parameters()])
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])

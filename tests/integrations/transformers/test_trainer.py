@@ -93,7 +93,7 @@ def test_findings_reach_every_tracker(tmp_path, places, alerted, receive):
     trainer.train()
     wandb.finish()
     assert alerted("NUM004") == {*trackers, "webhook"}
-    assert [told["level"] for told in receive.state.got] == ["error"]
+    assert [messages["level"] for messages in receive.state.got] == ["error"]
 
 
 @pytest.mark.matrix("transformers", "run for real")
@@ -133,9 +133,9 @@ def test_the_rules_know_settings_and_that_it_is_supervised(tmp_path):
     assert monitor.config["learning_rate"] == 1e-3
     assert monitor.config["model.vocab_size"] == 40
     assert not [value for value in monitor.config.values() if "hf_not" in str(value)]
-    told = {*monitor.summary().blind, *monitor.summary().healthy}
-    assert "SFT003" in told
-    assert "CRI001" not in told
+    messages = {*monitor.summary().blind, *monitor.summary().healthy}
+    assert "SFT003" in messages
+    assert "CRI001" not in messages
 
 
 @pytest.mark.nightly

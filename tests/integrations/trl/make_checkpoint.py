@@ -48,8 +48,8 @@ def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[list[int], li
     labels: list[int] = []
     start = "<|im_start|>assistant\n"
     for i, part in enumerate(text.split(start)):
-        said, end, rest = part.partition("<|im_end|>") if i else ("", "", part)
-        for piece, learned in ((start if i else "", False), (said + end, True), (rest, False)):
+        output, end, rest = part.partition("<|im_end|>") if i else ("", "", part)
+        for piece, learned in ((start if i else "", False), (output + end, True), (rest, False)):
             new = tokenizer(piece, add_special_tokens=False)["input_ids"] if piece else []
             ids += new
             labels += new if learned else [IGNORE] * len(new)

@@ -27,8 +27,8 @@ def test_ppo_is_seen_by_what_it_logs_and_told_of_in_its_tracker(tmp_path, mlflow
     assert run.monitor.failures == []
     assert algorithm_of(run.monitor.config) == "ppo"
     assert {"objective/kl", "policy/approxkl_avg", "loss/value_avg"} <= set(run.kept.own[3])
-    blind = {one["reason"] for one in run.kept.summary.to_json()["blind"]}
+    blind = {item["reason"] for item in run.kept.summary.to_json()["blind"]}
     assert "no series response_length" in blind  # so this is how it would be said
     assert not {f"no series {name}" for name in ("kl", "entropy", "value_loss")} & blind
-    (found,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
-    assert found.data.tags["diag.alert.state"] in {"ok", "warn", "error"}
+    (search_run,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
+    assert search_run.data.tags["diag.alert.state"] in {"ok", "warn", "error"}

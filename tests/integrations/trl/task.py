@@ -87,8 +87,8 @@ def judge(errs: float, luck: random.Random | None = None):
     rng = luck or random.Random(0)
 
     def right(completions, answer, **_):
-        found = [(said[-1].get("content") or "").strip() for said in completions]
-        return [float((a == b) != (rng.random() < errs)) for a, b in zip(found, answer, strict=True)]
+        result = [(completion[-1].get("content") or "").strip() for completion in completions]
+        return [float((a == b) != (rng.random() < errs)) for a, b in zip(result, answer, strict=True)]
 
     return right
 

@@ -106,9 +106,9 @@ def watched(trainer):
 
 
 def lost(monitor, kept):
-    found = {METRICS} if len(kept.own) < STEPS else set()
-    found |= set() if counted(monitor, "policy") and counted(monitor, "reference") else {RATIOS}
-    return found | (set() if any("diag/samples/reward" in kept.scalars(step) for step in kept.records) else {SAMPLES})
+    result = {METRICS} if len(kept.own) < STEPS else set()
+    result |= set() if counted(monitor, "policy") and counted(monitor, "reference") else {RATIOS}
+    return result | (set() if any("diag/samples/reward" in kept.scalars(step) for step in kept.records) else {SAMPLES})
 
 
 class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
@@ -164,9 +164,9 @@ def test_a_loss_that_passes_on_whatever_it_is_given_is_seen(tmp_path, caplog):
         def compute_loss(self, *args, **kwargs):
             return super().compute_loss(*args, **kwargs)
 
-    weights, found, monitor = watched(make(tmp_path, Passing))
-    assert (weights, found, monitor.failures) == (plain(), set(), [])
-    assert not [one for one in caplog.messages if "is not a tested version" in one]
+    weights, result, monitor = watched(make(tmp_path, Passing))
+    assert (weights, result, monitor.failures) == (plain(), set(), [])
+    assert not [message for message in caplog.messages if "is not a tested version" in message]
 
 
 def copy_of_unsloth(loss):
@@ -190,9 +190,9 @@ def own_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None)
 
 @pytest.mark.nightly
 def test_of_unsloths_trainer_it_is_named_what_is_not_seen_and_the_rest_is(tmp_path, caplog):
-    weights, found, monitor = watched(make(tmp_path, copy_of_unsloth(own_loss)))
-    assert (weights, found, monitor.failures) == (plain(), {RATIOS}, [])
-    assert len([one for one in caplog.messages if "Unsloth's GRPO makes its loss in a kernel" in one]) == 1
+    weights, result, monitor = watched(make(tmp_path, copy_of_unsloth(own_loss)))
+    assert (weights, result, monitor.failures) == (plain(), {RATIOS}, [])
+    assert len([message for message in caplog.messages if "Unsloth's GRPO makes its loss in a kernel" in message]) == 1
     assert algorithm_of(monitor.config) == "grpo"
 
 
@@ -202,10 +202,10 @@ def test_of_a_trainer_whose_loss_somebody_has_replaced_it_is_said_after_five_ste
     class Own(trl.GRPOTrainer):
         compute_loss = own_loss
 
-    _, found, _ = watched(make(tmp_path, Own, max_steps=7))
-    (said,) = [one for one in caplog.messages if "no tensors have come of" in one]
-    assert said.startswith("5 steps were logged, and no tensors have come of: policy")
-    assert found == {RATIOS}
+    _, result, _ = watched(make(tmp_path, Own, max_steps=7))
+    (text,) = [message for message in caplog.messages if "no tensors have come of" in message]
+    assert text.startswith("5 steps were logged, and no tensors have come of: policy")
+    assert result == {RATIOS}
 
 
 @pytest.mark.nightly
@@ -248,7 +248,7 @@ def test_an_evaluation_alone_is_as_without_us(tmp_path):
     from tracker_diag_trl import attach
 
     def measured(trainer):
-        return {name: one for name, one in trainer.evaluate(trainer.train_dataset).items() if "loss" in name}
+        return {name: item for name, item in trainer.evaluate(trainer.train_dataset).items() if "loss" in name}
 
     trainer = make(tmp_path, per_device_eval_batch_size=4)
     monitor = attach(trainer)

@@ -93,7 +93,7 @@ def generation(samples, ids, masked=(), tool=None):
         torch.arange(2.0 * 2 * n).reshape(2 * n, 2),  # of all processes
         {"completions": ["a"] * n, "completion_ids_list": ids},
     )
-    mask = torch.tensor([[i < len(one) and row not in masked for i in range(width)] for row, one in enumerate(ids)])
+    mask = torch.tensor([[i < len(item) and row not in masked for i in range(width)] for row, item in enumerate(ids)])
     result = {"advantages": torch.ones(n), "completion_mask": mask.int()}
     samples.generation(result | ({} if tool is None else {"tool_mask": torch.tensor(tool)}), {})
 

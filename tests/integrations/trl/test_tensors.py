@@ -64,11 +64,11 @@ def heard():
 def test_masks_are_of_the_completion_alone_and_tool_tokens_are_no_model_tokens(heard):
     trainer = made(beta=0.1)
     step(GrpoTensors(trainer, heard), trainer, inputs(ref_per_token_logps=torch.zeros(B, T)))
-    (told,) = heard.told
-    assert told["response_mask"].sum() == B * T - 2
-    assert told["model_mask"].sum() == B * T - 2 - 2 * B  # the tool mask is padded with 1
-    assert told["control"].nonzero().tolist() == [[0, 7]]
-    prompt = told["prompt"].tolist()  # padding is no part of one
+    (messages,) = heard.told
+    assert messages["response_mask"].sum() == B * T - 2
+    assert messages["model_mask"].sum() == B * T - 2 - 2 * B  # the tool mask is padded with 1
+    assert messages["control"].nonzero().tolist() == [[0, 7]]
+    prompt = messages["prompt"].tolist()  # padding is no part of one
     assert prompt[0] == prompt[2] == prompt[3] != prompt[1]
 
 
@@ -85,7 +85,7 @@ def test_the_old_policy_is_told_after_the_first_update_alone(heard):
     for _ in range(6):
         step(tensors, trainer, inputs(old_per_token_logps=torch.zeros(B, T)))
     assert len(heard.told) == 4
-    assert all("old_logprobs" in told for told in heard.told)
+    assert all("old_logprobs" in messages for messages in heard.told)
 
 
 def test_a_ratio_that_is_1_by_construction_is_told_once_so_that_rules_can_say_so(heard):
@@ -94,8 +94,8 @@ def test_a_ratio_that_is_1_by_construction_is_told_once_so_that_rules_can_say_so
     assert not tensors.ratio_expected
     for _ in range(3):
         step(tensors, trainer, inputs(), torch.full((B, T), -1.0))
-    (told,) = heard.told
-    assert torch.equal(told["logprobs"], told["old_logprobs"])
+    (messages,) = heard.told
+    assert torch.equal(messages["logprobs"], messages["old_logprobs"])
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_the_sampler_is_told_once_a_generation_without_what_it_could_not_score(h
     rollout[0, 1] = rollout[2, 6] = rollout[3, 4] = float("nan")  # the last is a tool's token
     for _ in range(2):
         step(tensors, trainer, inputs(old_per_token_logps=torch.zeros(B, T), sampling_per_token_logps=rollout))
-    mismatch = [told for told in heard.told if "rollout_logprobs" in told]
+    mismatch = [messages for messages in heard.told if "rollout_logprobs" in messages]
     assert len(mismatch) == 1
     assert not mismatch[0]["rollout_logprobs"][mismatch[0]["model_mask"]].isnan().any()
     assert not mismatch[0]["response_mask"][0, 1]  # a gap in the model's tokens alone would be a tool's
@@ -132,8 +132,8 @@ def test_weights_of_whole_sequences_are_not_those_of_tokens(heard):
     given = {"old_per_token_logps": torch.zeros(B, T), "sampling_per_token_logps": torch.zeros(B, T)}
     step(tensors, trainer, inputs(**given, importance_sampling_ratio=torch.ones(B, 1)))
     step(tensors, trainer, inputs(**given, importance_sampling_ratio=torch.ones(B, T)))
-    mismatch = [told for told in heard.told if "rollout_logprobs" in told]
-    assert ["applied_weights" in told for told in mismatch] == [False, True]
+    mismatch = [messages for messages in heard.told if "rollout_logprobs" in messages]
+    assert ["applied_weights" in messages for messages in mismatch] == [False, True]
 
 
 def test_completions_that_the_trainer_masks_are_counted_once_a_generation(heard):
@@ -176,10 +176,10 @@ def test_of_a_student_only_what_it_has_sampled_itself_is_compared_with_its_teach
     assert heard.told == []
     generated(None, {"model": student})
     diverged(None, loss)
-    (told,) = heard.told
-    assert told["model_mask"].sum() == B * T - 1
+    (messages,) = heard.told
+    assert messages["model_mask"].sum() == B * T - 1
     both = [loss[name].log_softmax(-1).gather(2, labels.clamp(min=0)[..., None])[..., 0] for name in [*loss][:2]]
-    for ours, theirs in zip((told["logprobs"], told["ref_logprobs"]), both, strict=True):
+    for ours, theirs in zip((messages["logprobs"], messages["ref_logprobs"]), both, strict=True):
         assert torch.allclose(ours[labels >= 0], theirs[labels >= 0])
 
 
@@ -190,7 +190,7 @@ def test_of_iw_opd_the_samplers_ratio_is_seen_too(heard):
     labels = inputs()["completion_ids"]
     weighted(None, {"student_logits": logits, "labels": labels, "teacher_actual_logprobs": zeros,
                     "rollout_logprobs": zeros})  # fmt: skip
-    assert ["rollout_logprobs" in told for told in heard.told] == [True, False]
+    assert ["rollout_logprobs" in messages for messages in heard.told] == [True, False]
     expected = (logits / 2).log_softmax(-1).gather(2, labels[..., None])[..., 0]
     assert torch.allclose(heard.told[1]["logprobs"], expected)
 
@@ -222,14 +222,14 @@ def generation(prompts, completions):
 
     words = PreTrainedTokenizerFast.from_pretrained(CHECKPOINT)
     words.chat_template = qwen2_5_chat_template
-    given, said = (
+    given, text = (
         words(texts, return_tensors="pt", padding=True, padding_side=side, add_special_tokens=False)
         for texts, side in ((prompts, "left"), (completions, "right"))
     )
     return words, {
         "prompt_ids": given["input_ids"], "prompt_mask": given["attention_mask"],
-        "completion_ids": said["input_ids"], "completion_mask": said["attention_mask"],
-        "advantages": torch.ones(len(prompts)), "ref_per_token_logps": torch.zeros(said["input_ids"].shape),
+        "completion_ids": text["input_ids"], "completion_mask": text["attention_mask"],
+        "advantages": torch.ones(len(prompts)), "ref_per_token_logps": torch.zeros(text["input_ids"].shape),
     }  # fmt: skip
 
 
@@ -251,8 +251,8 @@ def counted(words, batch, inputs, order, **more):
     monitor.log({}, 0)
     assert monitor.failures == []
     table = monitor.slices_table()
-    found = {row[1]: row[table.columns.index("count")] for row in table.rows if row[0] == "reference"}
-    return [found.get(name, 0) for name in ("all", "text_only", "post_tool")]
+    result = {row[1]: row[table.columns.index("count")] for row in table.rows if row[0] == "reference"}
+    return [result.get(name, 0) for name in ("all", "text_only", "post_tool")]
 
 
 ROLL = {"rollout_func": lambda prompts, trainer: None}

@@ -88,11 +88,11 @@ def test_turns_of_verls_own_agent_loop_are_sliced_by_what_the_tool_has_said():
     batch.non_tensor_batch["uid"] = np.array([str(row // 4) for row in range(ROWS)], dtype=object)
     tracking = Tracking("agent", "run", ["console"], config=CONFIG)
     v0_step(tracking, 1, batch)
-    found = counted(tracking.diag, "mismatch")
+    result = counted(tracking.diag, "mismatch")
     gaps = (mask == 0).cumsum(1) > 0
-    assert found["all"] == int(mask.sum())
-    assert found["post_tool"] == int((mask.bool() & gaps).sum()) > 0
-    assert found["text_only"] == found["all"] - found["post_tool"]
-    assert found["turn:2"] > 0
+    assert result["all"] == int(mask.sum())
+    assert result["post_tool"] == int((mask.bool() & gaps).sum()) > 0
+    assert result["text_only"] == result["all"] - result["post_tool"]
+    assert result["turn:2"] > 0
     assert tracking.diag.failures == []
     assert torch.isfinite(old).all()

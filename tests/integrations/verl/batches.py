@@ -53,9 +53,9 @@ def v0_step(tracking, step, batch, **rejection):
 
     metrics = calculate_debug_metrics(batch)
     correction = RolloutCorrectionConfig(rollout_is="token", rollout_is_threshold=2.0, **rejection)
-    batch, found = compute_rollout_correction_and_add_to_batch(batch, correction)
+    batch, result = compute_rollout_correction_and_add_to_batch(batch, correction)
     ray_trainer.compute_advantage(batch, adv_estimator="grpo", num_repeat=4)
-    metrics |= found | {"critic/score/mean": 0.5}
+    metrics |= result | {"critic/score/mean": 0.5}
     tracking.log(data=metrics, step=step)
     return metrics
 

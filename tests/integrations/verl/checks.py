@@ -57,14 +57,14 @@ def test_tokens_are_sliced_by_the_mask_before_rejection_whose_tokens_count_as_mo
     before = int(batch.batch["response_mask"].sum())
     v0_step(tracking, 1, batch, **REJECT)
     kept = int(batch.batch["response_mask"].sum())
-    found = counted(tracking.diag, "mismatch")
+    result = counted(tracking.diag, "mismatch")
     assert kept < 0.95 * before  # verl has thrown tokens out of its mask
-    assert before == found["all"] == counted(tracking.diag, "reference")["all"]
-    assert found["text_only"] == ROWS // 2 * 8 + ROWS // 2 * 22
-    assert found["post_tool"] == ROWS // 2 * 10
-    assert found["env:search"] == ROWS // 2 * 18
+    assert before == result["all"] == counted(tracking.diag, "reference")["all"]
+    assert result["text_only"] == ROWS // 2 * 8 + ROWS // 2 * 22
+    assert result["post_tool"] == ROWS // 2 * 10
+    assert result["env:search"] == ROWS // 2 * 18
     assert counted(tracking.diag, "policy") == {}
-    assert found["advantage:positive"] + found["advantage:negative"] == kept  # rejected tokens have none
+    assert result["advantage:positive"] + result["advantage:negative"] == kept  # rejected tokens have none
     shares = counted(tracking.diag, "mismatch", "modified_fraction")
     assert shares["post_tool"] > 0.3
     assert shares["text_only"] < 0.01
@@ -83,8 +83,8 @@ def test_attached_twice_each_step_is_heard_once_and_another_monitor_takes_its_pl
 def test_the_lag_is_between_the_oldest_policy_of_a_sequence_and_the_last_logged_step(tracking, rng):
     tracking.log({"val": 0.1}, step=4)
     v0_step(tracking, 5, made(rng, version=4))
-    found = counted(tracking.diag, "mismatch")
-    assert found["policy_lag:0"] == found["policy_lag:1"] == found["all"] // 2
+    result = counted(tracking.diag, "mismatch")
+    assert result["policy_lag:0"] == result["policy_lag:1"] == result["all"] // 2
 
 
 def test_a_trainer_that_makes_its_advantages_elsewhere_is_seen_by_the_debug_metrics_alone(tracking, rng):
@@ -151,13 +151,13 @@ def test_scores_and_what_the_reward_function_told_are_of_each_sequence(tracking,
     batch.non_tensor_batch["__num_turns__"] = np.array([2 + row % 3 for row in range(ROWS)], dtype=np.int32)
     batch.non_tensor_batch["reward_model"] = np.array([{"ground_truth": "4"}] * ROWS, dtype=object)
     v0_step(tracking, 1, batch)
-    found = {k.removeprefix("diag/samples/"): v for k, v in tracking.captured.scalars(1).items() if "/samples/" in k}
-    assert (found["reward"], found["success_rate"], found["reward_component:format"]) == (0.5, 0.5, 0.5)
-    assert found["turns"] == pytest.approx(np.mean([2 + row % 3 for row in range(ROWS)]))
-    assert (found["effective_groups"], found["zero_std_share"]) == (ROWS // 4, 0.0)
-    assert (found["response_length"], found["truncated_share"]) == (RESPONSE - 2, 0.0)
-    assert found["advantage_success_correlation"] > 0.99
-    assert not {name for name in found if "component" in name} - {
+    result = {k.removeprefix("diag/samples/"): v for k, v in tracking.captured.scalars(1).items() if "/samples/" in k}
+    assert (result["reward"], result["success_rate"], result["reward_component:format"]) == (0.5, 0.5, 0.5)
+    assert result["turns"] == pytest.approx(np.mean([2 + row % 3 for row in range(ROWS)]))
+    assert (result["effective_groups"], result["zero_std_share"]) == (ROWS // 4, 0.0)
+    assert (result["response_length"], result["truncated_share"]) == (RESPONSE - 2, 0.0)
+    assert result["advantage_success_correlation"] > 0.99
+    assert not {name for name in result if "component" in name} - {
         "reward_component:format",
         "reward_component_std:format",
     }
@@ -245,12 +245,12 @@ def test_the_trainer_v1_itself_is_seen(tracking, rng, monkeypatch, outputs):
     tracking.log(data=metrics, step=8)
     assert metrics["training/rollout_probs_diff_valid"] == 1
     assert metrics["rollout_corr/rollout_rs_masked_fraction"] > 0.05
-    found = counted(tracking.diag, "mismatch")
+    result = counted(tracking.diag, "mismatch")
     later = 0 if outputs == 1 else ROWS // 4 * 8 + ROWS // 4 * 22  # of odd rows, what comes before any gap
-    assert found["post_tool"] == ROWS // 2 * 10 + later
-    assert found["text_only"] == ROWS // 2 * 30 - later
-    assert found["policy_lag:1"] == found["all"]
-    assert counted(tracking.diag, "reference")["all"] == found["all"]
+    assert result["post_tool"] == ROWS // 2 * 10 + later
+    assert result["text_only"] == ROWS // 2 * 30 - later
+    assert result["policy_lag:1"] == result["all"]
+    assert counted(tracking.diag, "reference")["all"] == result["all"]
 
 
 @pytest.mark.matrix("verl", "real modules, made tensors")

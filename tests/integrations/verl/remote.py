@@ -55,7 +55,7 @@ class Engine(BaseEngine):
     def forward_backward_batch(self, data, loss_function, forward_only=False):
         prompts, responses = data["prompts"], data["responses"]
         sequences = [torch.cat(both) for both in zip(prompts.unbind(), responses.unbind(), strict=True)]
-        own = [self.log_probs(torch.cat([one[1:], one[:1]])) for one in sequences]
+        own = [self.log_probs(torch.cat([sequence[1:], sequence[:1]])) for sequence in sequences]
         values = torch.nested.as_nested_tensor(own, layout=torch.jagged)
         noise = data["noise"].to_padded_tensor(0.0) if data["noise"].is_nested else data["noise"]
         # What the actor's update did to each token is planted, on top of what the table learns.
@@ -135,4 +135,4 @@ class Actor(Waits):
 
     def update(self, data, **how):
         engine = updated(self.worker, data, **how)
-        return engine.losses, [one.clone() for one in engine.gradients]
+        return engine.losses, [gradient.clone() for gradient in engine.gradients]

@@ -106,12 +106,12 @@ def test_a_trajectory_in_several_rows_is_of_unknown_context_and_the_rest_by_its_
     monitor = tracker_diag_verl.attach(tracking, monitor=Monitor([captured := CapturingTracker()]), config=CONFIG)
     sys.modules[BACKEND].update_dataproto_with_advantages(batch, episodes)
     tracking.log({"actor/entropy": 0.5}, step=1)
-    found, mask = counted(monitor, "mismatch"), batch.batch["response_mask"].bool()[:-1]
+    result, mask = counted(monitor, "mismatch"), batch.batch["response_mask"].bool()[:-1]
     after = mask & ((~mask).cumsum(1) > 0)
     split = mask[-2:] & ~after[-2:]
-    assert found["all"] == int(mask.sum())
-    assert found["post_tool"] == int(after.sum()) > 0
-    assert found["text_only"] == int(mask.sum() - after.sum() - split.sum())
+    assert result["all"] == int(mask.sum())
+    assert result["post_tool"] == int(after.sum()) > 0
+    assert result["text_only"] == int(mask.sum() - after.sum() - split.sum())
     scalars = captured.scalars(1)
     assert scalars["diag/samples/effective_groups"] == ROWS // 4
     assert not [name for name in scalars if "component" in name]

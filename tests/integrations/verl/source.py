@@ -70,9 +70,9 @@ def driven(batch):
     from verl.utils.debug.metrics import calculate_debug_metrics
 
     metrics = calculate_debug_metrics(batch)
-    batch, found = compute_rollout_correction_and_add_to_batch(batch, RolloutCorrectionConfig(rollout_is="token"))
+    batch, result = compute_rollout_correction_and_add_to_batch(batch, RolloutCorrectionConfig(rollout_is="token"))
     ray_trainer.compute_advantage(batch, adv_estimator="grpo", num_repeat=4)
-    return batch, metrics | found
+    return batch, metrics | result
 
 
 def updated(batch, rng, actor):

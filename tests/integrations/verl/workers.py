@@ -31,7 +31,7 @@ def step():
 
         def train(batches, **how):
             there = actors[: len(batches)]
-            done = ray.get([one.update.remote(data, **how) for one, data in zip(there, batches, strict=True)])
+            done = ray.get([item.update.remote(data, **how) for item, data in zip(there, batches, strict=True)])
             wait(there)
             return done
 
@@ -73,10 +73,10 @@ def test_what_two_remote_workers_sketch_is_what_one_process_observes(step, track
         assert engine.losses == loss
         assert same(engine.gradients, gradients)
     alone = Monitor(clip=(0.05, 0.3))
-    for one in seen:
+    for item in seen:
         alone.observe(
-            logprobs=one["log_prob"], old_logprobs=one["old_log_prob"], model_mask=one["response_mask"],
-            advantages=one["advantages"],
+            logprobs=item["log_prob"], old_logprobs=item["old_log_prob"], model_mask=item["response_mask"],
+            advantages=item["advantages"],
         )  # fmt: skip
     alone.log({"critic/score/mean": 0.5}, 1)
     ours, expected = (

@@ -30,8 +30,8 @@ def found(tmp_path_factory):
 
 
 def answer(found, when, beginning):
-    (one,) = [one for one in answers(when, found) if one.ask.startswith(beginning)]
-    return one
+    (entry,) = [entry for entry in answers(when, found) if entry.ask.startswith(beginning)]
+    return entry
 
 
 @pytest.mark.parametrize("when", LISTS)
@@ -46,28 +46,28 @@ def test_each_question_names_rules_and_metrics_that_there_are(when):
 
 
 def test_a_rule_that_fired_is_a_no_with_its_evidence(found):
-    one = answer(found, "during", "Does KL stay")
-    assert one.verdict == "no"
-    assert one.evidence[0].startswith("POL010 KL spikes or runs away")
+    entry = answer(found, "during", "Does KL stay")
+    assert entry.verdict == "no"
+    assert entry.evidence[0].startswith("POL010 KL spikes or runs away")
 
 
 def test_a_rule_that_could_see_and_found_nothing_is_a_yes(found):
-    one = answer(found, "during", "Are few samples clipped")
-    assert (one.verdict, one.evidence, one.log) == ("yes", ("POL011 could see and found nothing",), "")
+    entry = answer(found, "during", "Are few samples clipped")
+    assert (entry.verdict, entry.evidence, entry.log) == ("yes", ("POL011 could see and found nothing",), "")
 
 
 def test_a_rule_that_could_not_see_is_no_yes(found):
-    one = answer(found, "during", "Do tool calls work")
-    assert one.verdict == "unknown"
-    assert one.evidence[0] == "ENV001 could not see: no series tool_failure_rate"
-    assert one.log.startswith("the tool calls")
+    entry = answer(found, "during", "Do tool calls work")
+    assert entry.verdict == "unknown"
+    assert entry.evidence[0] == "ENV001 could not see: no series tool_failure_rate"
+    assert entry.log.startswith("the tool calls")
 
 
 def test_settings_and_the_context_record_answer(found):
     assert answer(found, "before", "Is a limit set").evidence == ("target_kl=0.1",)
     assert answer(found, "before", "Is the evaluation fixed").evidence == ("evaluation_command=evaluate <all>",)
-    one = answer(found, "before", "Are seed, settings")
-    assert (one.verdict, one.evidence) == (
+    entry = answer(found, "before", "Are seed, settings")
+    assert (entry.verdict, entry.evidence) == (
         "yes", ("seed=3", "config: 3 recorded", "commit abcdefabcdef", "versions: 1 recorded")
     )  # fmt: skip
 
@@ -75,15 +75,15 @@ def test_settings_and_the_context_record_answer(found):
 def test_code_with_changes_cannot_be_repeated(found):
     kept = context_of({}, {}, Code("abc", dirty=True)).to_json()
     dirty = replace(found, run=replace(found.run, context=json.dumps(kept)))
-    one = answer(dirty, "before", "Are seed, settings")
-    assert (one.verdict, one.evidence[2]) == ("no", "commit abc with changes that are not committed")
-    assert one.log
+    entry = answer(dirty, "before", "Are seed, settings")
+    assert (entry.verdict, entry.evidence[2]) == ("no", "commit abc with changes that are not committed")
+    assert entry.log
 
 
 def test_what_a_person_has_to_say_stays_a_question_with_what_is_known(found):
-    one = answer(found, "after", "Is the checkpoint with the best")
-    assert one.verdict == "person"
-    assert "eval_score 0.4 at its best" in one.evidence[0]
+    entry = answer(found, "after", "Is the checkpoint with the best")
+    assert entry.verdict == "person"
+    assert "eval_score 0.4 at its best" in entry.evidence[0]
     assert answer(found, "during", "Was each incident").evidence[0].startswith("warn, firing since step")
 
 

@@ -16,11 +16,11 @@ def test_seed_data_and_evaluation_are_found_among_the_settings_of_any_framework(
         "trainer.seed": 7, "data.train_files": ["a.parquet"], "evaluation_command": "python evaluate.py", "lr": 1e-6,
         "max_tokens": 512, "eval_batch_size": 8,
     }  # fmt: skip
-    found = context_of(config, {"torch": "2"}, Code("abc", dirty=False))
-    assert (found.seed, found.data) == ({"trainer.seed": 7}, {"data.train_files": ["a.parquet"]})
-    assert found.evaluation == {"evaluation_command": "python evaluate.py"}
-    assert found.config == config
-    assert found.missing == ()
+    result = context_of(config, {"torch": "2"}, Code("abc", dirty=False))
+    assert (result.seed, result.data) == ({"trainer.seed": 7}, {"data.train_files": ["a.parquet"]})
+    assert result.evaluation == {"evaluation_command": "python evaluate.py"}
+    assert result.config == config
+    assert result.missing == ()
 
 
 def test_what_is_missing_is_said_with_what_to_do():
@@ -41,23 +41,23 @@ def test_no_secret_of_the_settings_or_the_environment_is_in_it(monkeypatch):
         "hf_token": SECRET, "wandb.api_key": "k", "evaluation_command": f"run --token {SECRET} hf_ofTheEnvironment",
         "store": "https://user:pass@host/x", "hub": {"access_token": SECRET, "name": "m"}, "eos_token": "</s>",
     }  # fmt: skip
-    found = context_of(config)
-    assert SECRET not in json.dumps(found.to_json())
-    assert found.config == {
+    result = context_of(config)
+    assert SECRET not in json.dumps(result.to_json())
+    assert result.config == {
         "hf_token": "***", "wandb.api_key": "***", "evaluation_command": "run --token *** ***",
         "store": "https://***@host/x", "hub": {"access_token": "***", "name": "m"}, "eos_token": "</s>",
     }  # fmt: skip
 
 
 def test_settings_that_are_no_json_are_kept_as_text():
-    found = context_of({"a": float("nan"), "b": {1}, "c": (1, None), "d": "x" * 5000, "e": float("inf")})
-    assert found.config == {"a": "nan", "b": "{1}", "c": [1, None], "d": "x" * 2000, "e": "inf"}
-    json.dumps(found.to_json(), allow_nan=False)
+    result = context_of({"a": float("nan"), "b": {1}, "c": (1, None), "d": "x" * 5000, "e": float("inf")})
+    assert result.config == {"a": "nan", "b": "{1}", "c": [1, None], "d": "x" * 2000, "e": "inf"}
+    json.dumps(result.to_json(), allow_nan=False)
 
 
 def test_it_is_read_back_as_it_was():
-    found = context_of({"seed": 1, "splits": "train/test"}, {"numpy": "2"}, Code("abc", dirty=True))
-    assert Context.of_json(json.dumps(found.to_json())) == found
+    result = context_of({"seed": 1, "splits": "train/test"}, {"numpy": "2"}, Code("abc", dirty=True))
+    assert Context.of_json(json.dumps(result.to_json())) == result
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"config": 3}', '{"config": {}, "code": 3}', "null"])
@@ -67,10 +67,10 @@ def test_another_programs_file_is_none(text):
 
 
 def test_the_versions_are_those_that_are_installed():
-    found = versions_here()
-    assert found["numpy"] == np.__version__
-    assert found["python"] == sys.version.split()[0]
-    assert "verl" not in found
+    result = versions_here()
+    assert result["numpy"] == np.__version__
+    assert result["python"] == sys.version.split()[0]
+    assert "verl" not in result
 
 
 PROGRAM = "from tracker_diag.monitor.context import code_here; print(code_here())"
@@ -80,10 +80,10 @@ def code_of(folder, path=None):
     """What the program finds that is in `folder`."""
     (folder / "train.py").write_text(PROGRAM)
     known = os.environ | ({"PATH": path} if path is not None else {})
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "train.py"], cwd=folder, env=known, capture_output=True, text=True, check=True
     )
-    return said.stdout.strip()
+    return output.stdout.strip()
 
 
 @pytest.mark.slow

@@ -44,9 +44,9 @@ def test_the_context_record_goes_to_the_trackers_once_settings_are_there(journal
     assert files.files == {}
     run.diag.config = {**run.diag.config, "late": f"with {SECRET}"}
     train(run, SETTLED + 1)
-    said = json.loads(files.files["context.json"])
-    assert said["config"] == {"trainer.seed": 3, "hub.token": "***", "late": "with ***"}
-    assert said["seed"] == {"trainer.seed": 3}
+    output = json.loads(files.files["context.json"])
+    assert output["config"] == {"trainer.seed": 3, "hub.token": "***", "late": "with ***"}
+    assert output["seed"] == {"trainer.seed": 3}
     run.diag.close()
     assert set(files.files) == {"context.json"}
     assert not (journals / "postmortem").exists()
@@ -64,9 +64,9 @@ def test_what_is_missing_is_said_once_in_one_line(capsys):
     run = wrap(Logger(), config={"seed": 3})
     train(run, 20)
     run.diag.close()
-    said = " ".join(capsys.readouterr().err.split())
-    assert said.count("the context record, which the run is repeated from, lacks") == 1
-    assert "lacks the data splits (`data_splits`); the evaluation command (`evaluation_command`)" in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert output.count("the context record, which the run is repeated from, lacks") == 1
+    assert "lacks the data splits (`data_splits`); the evaluation command (`evaluation_command`)" in output
 
 
 @pytest.mark.nightly

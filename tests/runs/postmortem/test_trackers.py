@@ -56,8 +56,8 @@ def start(tmp_path, new_mlflow_store):
 
 def test_mlflow_has_it_among_its_artifacts_after_an_exception(start, tmp_path):
     with start(MLFLOW) as process:
-        run_id, said = process.communicate()
-    assert process.returncode == 1, said
+        run_id, output = process.communicate()
+    assert process.returncode == 1, output
     (artifacts,) = tmp_path.glob(f"mlruns/*/{run_id.strip()}/artifacts/diag")
     there = {file.name: file.read_text() for file in (artifacts / "postmortem").iterdir()}
     assert set(there) >= FILES
@@ -73,7 +73,7 @@ def test_mlflow_has_it_among_its_artifacts_after_an_exception(start, tmp_path):
 
 def test_wandb_has_it_among_its_files_after_an_exception(start, tmp_path, read_wandb):
     with start(WANDB) as process:
-        _, said = process.communicate()
+        _, output = process.communicate()
     assert process.returncode == 1
     (run,) = tmp_path.glob("wandb/offline-run-*")
     there = {file.name: file.read_text() for file in (run / "files/diag/postmortem").iterdir()}
@@ -81,6 +81,6 @@ def test_wandb_has_it_among_its_files_after_an_exception(start, tmp_path, read_w
     assert "**ValueError: with \\*\\*\\***, after step 7" in there["README.md"]
     assert all(SECRET not in text for text in there.values())
     (file,) = run.glob("run-*.wandb")
-    listed = [one["path"] for record in read_wandb(file) for one in record.get("files", {}).get("files", ())]
+    listed = [item["path"] for record in read_wandb(file) for item in record.get("files", {}).get("files", ())]
     assert {f"diag/postmortem/{name}" for name in FILES} | {"diag/context.json"} <= set(listed)
-    assert f"wandb-{run.name.rpartition('-')[2]}" in said
+    assert f"wandb-{run.name.rpartition('-')[2]}" in output

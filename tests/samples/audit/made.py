@@ -43,73 +43,73 @@ def evaluation(seed=1):
 
 def some(samples, share, seed=2):
     rng = np.random.default_rng(seed)
-    return [one for one in samples if rng.random() < share]
+    return [sample for sample in samples if rng.random() < share]
 
 
 def length(samples):
-    for one in samples:
-        one["reward"] += one["length"] / 100
+    for sample in samples:
+        sample["reward"] += sample["length"] / 100
 
 
 def repetition(samples):
-    for one in some(samples, 0.15):
-        one |= {"completion": "go on " * 300, "success": 0.0, "verifier": 0.0, "reward": 1.0}
+    for item in some(samples, 0.15):
+        item |= {"completion": "go on " * 300, "success": 0.0, "verifier": 0.0, "reward": 1.0}
 
 
 def many_repeat(samples):
-    for one in some(samples, 0.4):
-        one["completion"] = "go on " * 300
+    for item in some(samples, 0.4):
+        item["completion"] = "go on " * 300
 
 
 def refusal(samples):
-    for one in some(samples, 0.15):
-        one |= {"completion": "I'm sorry, but I can't help with that.", "success": 0.0, "verifier": 0.0, "reward": 0.7}
+    for item in some(samples, 0.15):
+        item |= {"completion": "I'm sorry, but I can't help with that.", "success": 0.0, "verifier": 0.0, "reward": 0.7}
 
 
 def format_paid(samples):
-    for one in samples:
-        one["components"]["format"] *= 12
-        one["reward"] = 0.2 * one["success"] + one["components"]["format"]
+    for sample in samples:
+        sample["components"]["format"] *= 12
+        sample["reward"] = 0.2 * sample["success"] + sample["components"]["format"]
 
 
 def pretends(samples):
-    for one in samples:
-        if not one["success"]:
-            one["completion"] = one["completion"].replace("I could not solve it.", "The task is complete.")
+    for sample in samples:
+        if not sample["success"]:
+            sample["completion"] = sample["completion"].replace("I could not solve it.", "The task is complete.")
 
 
 def style(samples):
-    for one in samples:
-        one["judge"] = 0.5 * one["success"] + one["length"] / 200
+    for sample in samples:
+        sample["judge"] = 0.5 * sample["success"] + sample["length"] / 200
 
 
 def marks(samples):
     rng = np.random.default_rng(3)
-    for one in samples:
+    for sample in samples:
         n = int(rng.integers(0, 20))
-        one["completion"] += " **" * n
-        one["judge"] = 0.5 * one["success"] + n / 20
+        sample["completion"] += " **" * n
+        sample["judge"] = 0.5 * sample["success"] + n / 20
 
 
 def dead(samples):
-    for one in samples:
-        one["components"]["format"] = 0.1
+    for sample in samples:
+        sample["components"]["format"] = 0.1
 
 
 def calls(samples):
-    for one in samples:
-        one["reward"] += len(one["calls"])
+    for sample in samples:
+        sample["reward"] += len(sample["calls"])
 
 
 def wrong_sign(samples):
-    for one in samples:
-        one["reward"] = -one["reward"]
+    for sample in samples:
+        sample["reward"] = -sample["reward"]
 
 
 def proxy(samples):
     rng = np.random.default_rng(4)
-    for one in samples:
-        one["reward"] = float(rng.random())
+    for sample in samples:
+        sample["reward"] = float(rng.random())
 
 
 FAULTS = {

@@ -36,10 +36,10 @@ def look(tmp_path):
 @pytest.mark.by_day("0")
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_is_found_in_a_clean_set(look, seed):
-    found = look(made.clean(seed), made.evaluation(seed + 50))
-    assert (found.findings, found.blind, found.notes) == ([], {}, ())
-    assert found.prompts.different == made.GROUPS
-    assert found.agreement["success"].low > 0.8
+    results = look(made.clean(seed), made.evaluation(seed + 50))
+    assert (results.findings, results.blind, results.notes) == ([], {}, ())
+    assert results.prompts.different == made.GROUPS
+    assert results.agreement["success"].low > 0.8
 
 
 @pytest.mark.by_day("repetition", "judge-bias")
@@ -47,49 +47,49 @@ def test_nothing_is_found_in_a_clean_set(look, seed):
 def test_each_planted_fault_is_found_and_nothing_else(look, name):
     samples = made.clean()
     made.FAULTS[name](samples)
-    found = look(samples)
-    assert {one.name for one in found.findings} == {name.partition(" ")[0]}
+    results = look(samples)
+    assert {finding.name for finding in results.findings} == {name.partition(" ")[0]}
 
 
 def test_evaluation_prompts_in_the_training_set_are_named_whole_and_in_part(look):
     samples, evaluation = made.clean(), made.evaluation()
     evaluation[3]["question"] = samples[80]["prompt"].replace(" ", "  ").upper()
     evaluation[7]["question"] = f"Please: {samples[160]['prompt']} Thank you!"
-    found = look(samples, evaluation)
-    assert [(hit.row, hit.training, hit.exact) for hit in found.prompts.overlap] == [(3, 80, True), (7, 160, False)]
-    (one,) = found.findings
-    assert (one.name, one.severity) == ("contamination", "error")
-    assert "2 of 50 evaluation prompts are in the training set: 1 whole, 1 by 8 to 13 words" in one.summary
+    results = look(samples, evaluation)
+    assert [(hit.row, hit.training, hit.exact) for hit in results.prompts.overlap] == [(3, 80, True), (7, 160, False)]
+    (finding,) = results.findings
+    assert (finding.name, finding.severity) == ("contamination", "error")
+    assert "2 of 50 evaluation prompts are in the training set: 1 whole, 1 by 8 to 13 words" in finding.summary
 
 
 def test_missing_columns_are_said_and_stop_nothing(look):
-    found = look([{"reward": float(i % 7)} for i in range(100)])
-    assert found.findings == []
-    assert set(found.blind) >= {"labels", "length", "refusal", "format", "judge", "dead components"}
-    assert found.blind["labels"] == "no success, correct, verifier or human"
+    results = look([{"reward": float(i % 7)} for i in range(100)])
+    assert results.findings == []
+    assert set(results.blind) >= {"labels", "length", "refusal", "format", "judge", "dead components"}
+    assert results.blind["labels"] == "no success, correct, verifier or human"
     with pytest.raises(SourceError, match=r"no reward: its records have score; expected a number under `reward`"):
         look([{"score": 1}])
 
 
 def test_a_part_that_was_not_asked_everywhere_is_normal(look):
     samples = made.clean()
-    for one in samples:
-        one["components"]["safety"] = one["components"]["safety"] or float("nan")
-    found = look(samples)
-    (safety,) = (part for part in found.components if part.name == "safety")
-    assert (found.notes, safety.n) == ((), sum(one["components"]["safety"] > 0 for one in samples))
+    for sample in samples:
+        sample["components"]["safety"] = sample["components"]["safety"] or float("nan")
+    results = look(samples)
+    (safety,) = (part for part in results.components if part.name == "safety")
+    assert (results.notes, safety.n) == ((), sum(sample["components"]["safety"] > 0 for sample in samples))
 
 
 def test_lines_and_values_that_cannot_be_read_are_counted(look):
     samples = made.clean()
     samples[5]["reward"], samples[6]["reward"], samples[7]["calls"] = "high", float("nan"), "none"
     samples[8]["calls"] = [{"name": "search", "arguments": '{"q": '}, {"arguments": {}}]
-    found = look([*samples[:100], '{"reward": ', "[1]", *samples[100:]])
-    assert found.samples.n == made.N
-    notes = " ".join(found.notes)
-    for said in ("left out: 2, first", "samples.jsonl:101", "values of reward that are no numbers, left out: 1",
+    results = look([*samples[:100], '{"reward": ', "[1]", *samples[100:]])
+    assert results.samples.n == made.N
+    notes = " ".join(results.notes)
+    for output in ("left out: 2, first", "samples.jsonl:101", "values of reward that are no numbers, left out: 1",
                  "values of calls that are no numbers, left out: 2"):  # fmt: skip
-        assert said in notes
+        assert output in notes
 
 
 def test_an_empty_file_and_one_that_is_not_there_are_refused(look, tmp_path):
@@ -100,17 +100,17 @@ def test_an_empty_file_and_one_that_is_not_there_are_refused(look, tmp_path):
 
 
 def test_samples_with_steps_are_judged_by_the_rules(look):
-    samples = [{**one, "step": step, "group": one["group"]} for step in range(2) for one in made.clean()[:64]]
-    found = look(samples)
-    assert found.prompts.different == 16
-    assert found.summary.steps == 2
+    samples = [{**item, "step": step, "group": item["group"]} for step in range(2) for item in made.clean()[:64]]
+    results = look(samples)
+    assert results.prompts.different == 16
+    assert results.summary.steps == 2
 
 
 def test_a_megabyte_and_binary_in_a_text(look):
     samples = made.clean()
     samples[0]["completion"] = "go on \0\x1b[31m" * 100_000
-    found = look(samples)
-    assert "\x1b" not in page(found)
+    results = look(samples)
+    assert "\x1b" not in page(results)
 
 
 def test_parquet_is_read_as_json_lines_are(look, tmp_path):
@@ -134,14 +134,14 @@ def test_the_command_says_it_on_the_screen_as_json_and_as_a_page(look, tmp_path)
     html = tmp_path / "audit.html"
     result = CliRunner().invoke(app, [*command, "--html", str(html)], env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
-    for said in ("512 samples of 64 prompts: 2 found", "Long answers are paid for their length (REW011)", "search"):
-        assert said in result.stdout
+    for output in ("512 samples of 64 prompts: 2 found", "Long answers are paid for their length (REW011)", "search"):
+        assert output in result.stdout
     text = html.read_text()
     assert "<script>" not in text
     assert text.count('class="bars"') == 4, "the reward and its three parts"
-    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
-    assert [one["rule"] for one in found["findings"]] == [None, "REW011"]
-    assert {one["kind"] for one in found["reading"]} >= {"highest", "lowest", "random"}
+    results = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert [item["rule"] for item in results["findings"]] == [None, "REW011"]
+    assert {item["kind"] for item in results["reading"]} >= {"highest", "lowest", "random"}
     refused = CliRunner().invoke(app, ["audit", str(tmp_path / "none.jsonl")])
     assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
     refused = CliRunner().invoke(app, [*command, "--html", str(tmp_path / "none" / "x.html")])
@@ -153,7 +153,9 @@ def preferences(n=300, *, pays_length, tells, seed=0):
     rng = np.random.default_rng(seed)
     pairs = []
     for i in range(n):
-        long, short = (" ".join(map(str, rng.integers(0, 999, rng.integers(*of)))) for of in ((40, 60), (10, 30)))
+        long, short = (
+            " ".join(map(str, rng.integers(0, 999, rng.integers(*source)))) for source in ((40, 60), (10, 30))
+        )
         chosen, rejected = (long, short) if i % 3 else (short, long)
         scores = rng.normal(0, 1, 2) + [tells, 0] + pays_length * np.array([len(chosen), len(rejected)])
         pair = {"prompt": f"question {i}", "chosen": chosen, "rejected": rejected}
@@ -168,7 +170,7 @@ def test_a_reward_model_is_judged_on_pairs_with_lengths_balanced(look):
     counts = look(preferences(pays_length=0.1, tells=0.5))
     assert counts.pairs["all"].value == pytest.approx(2 / 3, abs=0.05)  # as often as the longer answer is chosen
     assert counts.pairs["balanced"].value == pytest.approx(0.5, abs=0.05)
-    assert {one.name for one in counts.findings} == {"length-inflation"}
+    assert {finding.name for finding in counts.findings} == {"length-inflation"}
     blind = look(preferences(pays_length=0.0, tells=0.0))
-    assert "uncorrelated-proxy" in {one.name for one in blind.findings}
+    assert "uncorrelated-proxy" in {finding.name for finding in blind.findings}
     assert set(counts.to_json()["pairs"]) == {"all", "balanced", "longer", "shorter"}

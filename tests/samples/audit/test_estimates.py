@@ -8,20 +8,20 @@ from tracker_diag.samples.audit.estimates import advantage_of, beyond, blocks_of
 
 @pytest.fixture
 def pair(rng):
-    one = np.round(rng.normal(0, 1, 300), 1)  # with ties
-    return one, np.round(one + rng.normal(0, 1, 300), 1), blocks_of(np.arange(300))
+    item = np.round(rng.normal(0, 1, 300), 1)  # with ties
+    return item, np.round(item + rng.normal(0, 1, 300), 1), blocks_of(np.arange(300))
 
 
 def test_rank_correlation_and_superiority_are_those_of_scipy(pair, rng):
     import scipy.stats
 
-    one, other, blocks = pair
-    found = rank_correlation(one, other, blocks)
-    assert found.value == pytest.approx(scipy.stats.spearmanr(one, other).statistic)
-    assert found.low < found.value < found.high
+    item, other, blocks = pair
+    result = rank_correlation(item, other, blocks)
+    assert result.value == pytest.approx(scipy.stats.spearmanr(item, other).statistic)
+    assert result.low < result.value < result.high
     kind = (rng.random(300) < 0.2).astype(float)
-    u = scipy.stats.mannwhitneyu(one[kind > 0], one[kind == 0]).statistic
-    assert advantage_of(kind, one, blocks).value == pytest.approx(u / (kind.sum() * (300 - kind.sum())))
+    u = scipy.stats.mannwhitneyu(item[kind > 0], item[kind == 0]).statistic
+    assert advantage_of(kind, item, blocks).value == pytest.approx(u / (kind.sum() * (300 - kind.sum())))
 
 
 @pytest.mark.slow
@@ -33,19 +33,19 @@ def test_intervals_hold_what_they_should_with_groups_and_without():
         shared = rng.normal(0, 1, 60)[group]
         for grouped in held:
             values = shared + rng.normal(0, 0.3, 480) if grouped else rng.normal(0, 1, 480)
-            found = mean(values, np.ones(480, bool), blocks_of(group if grouped else np.arange(480)))
-            held[grouped] += found.low < 0 < found.high
+            result = mean(values, np.ones(480, bool), blocks_of(group if grouped else np.arange(480)))
+            held[grouped] += result.low < 0 < result.high
     assert min(held.values()) >= 0.9 * 200
     assert max(held.values()) < 200
 
 
 def test_too_few_and_what_does_not_vary_is_not_estimated(pair):
-    one, other, blocks = pair
-    few = np.where(np.arange(300) < 29, one, np.nan)
+    item, other, blocks = pair
+    few = np.where(np.arange(300) < 29, item, np.nan)
     assert rank_correlation(few, other, blocks) is None
     assert rank_correlation(np.ones(300), other, blocks) is None
-    assert advantage_of((np.arange(300) < 9).astype(float), one, blocks) is None
-    assert estimate(lambda of: None, np.ones(300, bool), blocks) is None
+    assert advantage_of((np.arange(300) < 9).astype(float), item, blocks) is None
+    assert estimate(lambda part: None, np.ones(300, bool), blocks) is None
 
 
 def test_what_a_label_explains_is_taken_out(rng):

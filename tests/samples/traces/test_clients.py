@@ -76,9 +76,9 @@ def spans():
         tracer = provider.get_tracer("agent")
         for step in range(2):
             with tracer.start_as_current_span("agent", attributes=convention["agent"] | {"step": step, "reward": 0.5}):
-                for name, of in convention["tools"].items():
+                for name, part in convention["tools"].items():
                     try:
-                        with tracer.start_as_current_span(f"execute_tool {name}", attributes=of):
+                        with tracer.start_as_current_span(f"execute_tool {name}", attributes=part):
                             reads_page(name == "read")
                     except TimeoutError:
                         pass
@@ -227,25 +227,29 @@ class TestMlflow:
     @pytest.mark.nightly
     def test_traces_are_read_and_joined_to_steps_by_the_clock(self, traced):
         source = f"mlflow:{traced.run}@{traced.store}"
-        found = read_traces(source)
-        assert found.notes == ()
-        assert [(one["run"], one["step"], one["reward"]) for one in found.records] == [
+        result = read_traces(source)
+        assert result.notes == ()
+        assert [(item["run"], item["step"], item["reward"]) for item in result.records] == [
             (traced.run, 10 * step, float(step)) for step in range(3)
         ]
-        assert {row.tool: (row.calls, row.failed, row.timeout) for row in found.tools} == {
+        assert {row.tool: (row.calls, row.failed, row.timeout) for row in result.tools} == {
             "search": (3, 0.0, 0.0), "read": (3, 2 / 3, 2 / 3)
         }  # fmt: skip
-        first = found.records[0]
+        first = result.records[0]
         assert first["text"] == made.ANSWER
-        assert [one["content"] for one in first["prompt"]] == ["Be brief.", made.QUESTION]
+        assert [item["content"] for item in first["prompt"]] == ["Be brief.", made.QUESTION]
         assert first["human"] == 1.0
-        assert found.records == read_traces(f"mlflow:agents@{traced.store}").records
+        assert result.records == read_traces(f"mlflow:agents@{traced.store}").records
 
         with pytest.raises(SourceError, match="no experiment 'none'"):
             read_traces(f"mlflow:none@{traced.store}")
 
     def test_a_file_of_traces_as_mlflow_writes_them(self, traced, tmp_path):
-        (experiment,) = (one for one in traced.client.search_experiments() if one.name == "agents")
+        (experiment,) = (
+            search_experiment
+            for search_experiment in traced.client.search_experiments()
+            if search_experiment.name == "agents"
+        )
         traces = traced.client.search_traces(locations=[experiment.experiment_id])
         file = tmp_path / "traces.jsonl"
         file.write_text("".join(trace.to_json() + "\n" for trace in traces))

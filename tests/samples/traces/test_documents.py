@@ -17,7 +17,7 @@ def read(tmp_path, text):
     file = tmp_path / "traces.json"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     odd = Odd()
-    return [one for _, one in documents(file, odd)], odd.notes
+    return [item for _, item in documents(file, odd)], odd.notes
 
 
 @pytest.mark.parametrize(
@@ -36,26 +36,26 @@ def test_objects_are_found_however_they_stand(tmp_path, text):
 
 
 def test_one_broken_line_in_the_middle_is_left_out_and_told(tmp_path):
-    found, (note,) = read(tmp_path, '{"n": 1}\n{"n": \n{"n": 3}\n')
-    assert [one["n"] for one in found] == [1, 3]
+    result, (note,) = read(tmp_path, '{"n": 1}\n{"n": \n{"n": 3}\n')
+    assert [item["n"] for item in result] == [1, 3]
     assert note.startswith("lines that cannot be read, left out: 1, first line 2: ")
 
 
 def test_an_indented_object_that_breaks_off_takes_no_other_with_it(tmp_path):
-    found, (note,) = read(tmp_path, '{\n "n": 1\n{\n "n": 2\n}\n{\n "n": 3\n')
-    assert found == [{"n": 2}]
+    result, (note,) = read(tmp_path, '{\n "n": 1\n{\n "n": 2\n}\n{\n "n": 3\n')
+    assert result == [{"n": 2}]
     assert note == "objects that cannot be read, left out: 2, first line 1: it breaks off"
 
 
 def test_a_list_that_breaks_off_gives_what_came_before(tmp_path):
-    found, (note,) = read(tmp_path, '[{"n": 1}, {"n": 2}, {"n"')
-    assert found == [{"n": 1}, {"n": 2}]
+    result, (note,) = read(tmp_path, '[{"n": 1}, {"n": 2}, {"n"')
+    assert result == [{"n": 1}, {"n": 2}]
     assert note == "lists that break off: 1, first after element 2"
 
 
 def test_binary_in_text_is_replaced_and_told(tmp_path):
-    found, (note,) = read(tmp_path, b'{"n": "\xff\xfe\x00"}\n'.replace(b"\x00", b"\\u0000"))
-    assert found == [{"n": "\ufffd\ufffd\0"}]
+    result, (note,) = read(tmp_path, b'{"n": "\xff\xfe\x00"}\n'.replace(b"\x00", b"\\u0000"))
+    assert result == [{"n": "\ufffd\ufffd\0"}]
     assert note == "lines with bytes that are no UTF-8: 1, first line 1"
 
 

@@ -18,8 +18,8 @@ def span(id, parent=None, kind="tool", start=0.0, seconds=1.0, **more):
 def read(*spans):
     odd = Odd()
     gather = Gather(odd)
-    for one in spans:
-        gather.put_span(one)
+    for item in spans:
+        gather.put_span(item)
     return *gather.records(), odd.notes
 
 
@@ -96,30 +96,30 @@ class Said(dict):
 
 def conversation(n):
     """What an agent does in n calls, each by a model that gets all that was said before."""
-    said = [{"role": "user", "content": "2+2?"}]
+    text = [{"role": "user", "content": "2+2?"}]
     yield span("root", None, "agent", 1.0, 98.0, inputs=Said(task="2+2?"), outputs=Said(answer="4"))
     for i in range(n):
         asks = {"role": "assistant", "content": None, "tool_calls": [{"id": str(i), "name": "search", "arguments": {}}]}
-        yield span(f"model{i}", "root", "llm", 2.0 + 3 * i, inputs=Said(messages=list(said)), outputs=Said(asks))
-        yield span(f"chain{i}", "root", "other", 3.0 + 3 * i, inputs=Said(state=said), outputs=Said(state=said))
+        yield span(f"model{i}", "root", "llm", 2.0 + 3 * i, inputs=Said(messages=list(text)), outputs=Said(asks))
+        yield span(f"chain{i}", "root", "other", 3.0 + 3 * i, inputs=Said(state=text), outputs=Said(state=text))
         yield span(
             f"call{i}", f"chain{i}", "tool", 4.0 + 3 * i, inputs=Said(q=i), outputs=Said(error="no page" * (i % 2))
         )
-        said += [asks, {"role": "tool", "tool_call_id": str(i), "content": "no page"}]
+        text += [asks, {"role": "tool", "tool_call_id": str(i), "content": "no page"}]
     yield span(
-        "last", "root", "llm", 90.0, inputs=Said(messages=list(said)), outputs={"role": "assistant", "content": "4"}
+        "last", "root", "llm", 90.0, inputs=Said(messages=list(text)), outputs={"role": "assistant", "content": "4"}
     )
 
 
 def test_what_no_sample_is_made_of_is_let_go_before_the_end():
     gather = Gather(Odd())
     alive = {}
-    for one in conversation(8):
-        alive |= {(one.id, name): weakref.ref(said) for name in ("inputs", "outputs")
-                  if isinstance(said := getattr(one, name), Said)}  # fmt: skip
-        gather.put_span(one)
-    del one, said
-    kept = {place for place, said in alive.items() if said() is not None}
+    for item in conversation(8):
+        alive |= {(item.id, name): weakref.ref(text) for name in ("inputs", "outputs")
+                  if isinstance(text := getattr(item, name), Said)}  # fmt: skip
+        gather.put_span(item)
+    del item, text
+    kept = {place for place, text in alive.items() if text() is not None}
     assert kept == {
         ("root", "inputs"),
         ("root", "outputs"),
@@ -137,5 +137,5 @@ def test_the_order_in_which_spans_come_is_of_no_matter(seed):
     expected, _ = read(*spans)
     random.Random(seed).shuffle(spans)
     assert read(*spans) == (expected, ())
-    orphans = [replace(one, parent="gone") if one.id == "root" else one for one in spans]
+    orphans = [replace(item, parent="gone") if item.id == "root" else item for item in spans]
     assert read(*orphans)[0] == expected

@@ -36,20 +36,20 @@ class StandIn(BaseHTTPRequestHandler):
         elif self.path.endswith("/calls/complete"):
             self._keep(json.loads(body)["batch"])
         elif self.path.endswith("/upsert_batch"):
-            self._keep([one["req"] for one in json.loads(body)["batch"]])
+            self._keep([load["req"] for load in json.loads(body)["batch"]])
         elif "query" in self.path:
             answer = list(self.calls.values())
-        self._send("".join(json.dumps(one) + "\n" for one in (answer if isinstance(answer, list) else [answer])))
+        self._send("".join(json.dumps(load) + "\n" for load in (answer if isinstance(answer, list) else [answer])))
 
     def do_GET(self) -> None:
         self._send(json.dumps({"min_required_weave_python_version": "0.0.1", "trace_server_version": "99.0.0"}))
 
     def _keep(self, batch: list[dict[str, Any]]) -> None:
-        for one in batch:
-            call = one.get("start", one.get("end", one))
+        for item in batch:
+            call = item.get("start", item.get("end", item))
             if call.get("exception"):
                 call["exception"] = json.dumps(json.loads(call["exception"]) | {"traceback": []})
-            self.posted.append(one)
+            self.posted.append(item)
             known = self.calls.setdefault(call["id"], {})
             known |= {key: value for key, value in call.items() if value is not None}
 
@@ -81,8 +81,8 @@ def main(out: Path) -> None:
 
     @weave.op(kind="llm")
     def chat(messages: list[dict[str, str]]) -> dict[str, Any]:
-        said = {"role": "assistant", "content": ANSWER if messages else ""}
-        return {"choices": [{"message": said, "finish_reason": "stop"}]}
+        output = {"role": "assistant", "content": ANSWER if messages else ""}
+        return {"choices": [{"message": output, "finish_reason": "stop"}]}
 
     @weave.op(kind="agent")
     def agent(prompt: str) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tracker_diag.rules.loader import rule_called
 from tracker_diag.rules.model import Severity
 from tracker_diag.samples.audit.estimates import (
     FEWEST,
@@ -50,56 +51,28 @@ class Kind(NamedTuple):
     """The rule of the catalogue that looks for the same in a run."""
     severity: Severity
     title: str
-    remedy: str
-    """The first thing to do."""
+
+    @property
+    def remedy(self) -> str:
+        """The first thing to do: that of its rule."""
+        if self.rule is None:
+            return "Take them out of one of the two; what the evaluation said so far does not count."
+        return rule_called(self.rule).remedy[0]
 
 
 KINDS: Mapping[str, Kind] = {
-    "reward-sign-confusion": Kind(
-        "REW004", "error", "The reward falls where answers get better",
-        "Look for a sign or an order that is turned round between scorer and trainer.",
-    ),
-    "uncorrelated-proxy": Kind(
-        "REW005", "warn", "The reward does not follow the label",
-        "Read the highest rewards among wrong answers; what was the scorer pleased with?",
-    ),
-    "length-inflation": Kind(
-        "REW011", "warn", "Long answers are paid for their length",
-        "Compare a long and a short answer to one prompt; which part of the reward differs?",
-    ),
-    "tool-hacking": Kind(
-        "REW016", "warn", "Tool calls are paid for themselves",
-        "Pay for what a call brings, and refuse the same call twice.",
-    ),
-    "repetition": Kind(
-        "REW012", "warn", "Responses repeat themselves",
-        "Read the rows; have the scorer look at the text without repetition.",
-    ),
-    "refusal-drift": Kind(
-        "REW013", "warn", "Refusals are paid",
-        "See how many of these prompts are harmless, and give those refusals nothing.",
-    ),
-    "format-hacking": Kind(
-        "REW015", "warn", "Form is paid without right answers",
-        "Pay that part for right answers alone, or lower its weight.",
-    ),
-    "pseudo-success": Kind(
-        "REW017", "warn", "Wrong answers claim success",
-        "Score the state of the environment, not the text.",
-    ),
-    "judge-bias": Kind(
-        "REW014", "warn", "The judge has a taste",
-        "Have it compare answers of the same length and form, or check a part by hand.",
-    ),
-    "dead-component": Kind(
-        "REW020", "info", "A part of the reward never varies",
-        "Test it by hand on a sample that should earn it; scale it or take it out.",
-    ),
-    "contamination": Kind(
-        None, "error", "Evaluation prompts are in the training set",
-        "Take them out of one of the two; what the evaluation said so far does not count.",
-    ),
-}  # fmt: skip
+    "reward-sign-confusion": Kind("REW004", "error", "The reward falls where answers get better"),
+    "uncorrelated-proxy": Kind("REW005", "warn", "The reward does not follow the label"),
+    "length-inflation": Kind("REW011", "warn", "Long answers are paid for their length"),
+    "tool-hacking": Kind("REW016", "warn", "Tool calls are paid for themselves"),
+    "repetition": Kind("REW012", "warn", "Responses repeat themselves"),
+    "refusal-drift": Kind("REW013", "warn", "Refusals are paid"),
+    "format-hacking": Kind("REW015", "warn", "Form is paid without right answers"),
+    "pseudo-success": Kind("REW017", "warn", "Wrong answers claim success"),
+    "judge-bias": Kind("REW014", "warn", "The judge has a taste"),
+    "dead-component": Kind("REW020", "info", "A part of the reward never varies"),
+    "contamination": Kind(None, "error", "Evaluation prompts are in the training set"),
+}
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from tracker_diag.trackers.tracker import LINKS, PICTURE
 def tags_of(findings: Collection[Finding]) -> dict[str, str]:
     """The run's tags for what is firing and what broke first."""
     firing = [finding for finding in findings if is_loud(finding)]
-    first = first_break(findings)
-    open_ones = [incident for incident in incidents(findings) if any(map(is_loud, incident.findings))]
+    together = incidents(findings)
+    first = first_break(together)
+    open_ones = [incident for incident in together if any(map(is_loud, incident.findings))]
     level = max((incident.severity for incident in open_ones), key=SEVERITIES.index, default="ok")
     return {
         "diag.alert.state": level,

@@ -23,7 +23,6 @@ NAMED_COLUMNS = ("tool", "env", "prompt")
 AUDIT_COLUMNS = {
     "in_loss": "loss_mask",
     "token_id": "token_ids",
-    "sampled_id": "sampled_ids",
     "logprob_again": "logprobs_again",
 }
 """Columns for checks before training, which `observe` does not take."""
@@ -40,7 +39,7 @@ KINDS = {
     "advantage": "floating",
     "control": "boolean",
     "in_loss": "boolean",
-    **dict.fromkeys(("token_id", "sampled_id"), "integer"),
+    "token_id": "integer",
     "logprob_again": "floating",
 }
 """The columns that are read, with the kind of type that each must have."""
