@@ -90,7 +90,7 @@ def test_runs_with_one_note_share_a_line_and_runs_that_are_well_too():
 
 
 def test_the_headline_says_how_many_to_stop_and_why():
-    stop = {"first_break": "OUT001: Reward fell, over", "decision": "Stop; resume from step 3"}
+    stop = {"first_break": "OUT001: Reward fell, over", "decision": "Stop: fix it, resume from step 3"}
     rows = (*(FleetRow(f"seed{i}", "warn", "running", 5, "OUT001", **stop) for i in range(2)), ROWS[0])
     assert Fleet("x", AT, rows).headline == ("Stop 2 of 3 runs", "2 × Reward fell", "error")
     assert Fleet("x", AT, ROWS[:1]).headline == ("No run is to be stopped", "", "ok")

@@ -1,4 +1,4 @@
-"""The decision on a run in one sentence and four tiles: how far off, at what cost, where to resume, what to do."""
+"""The decision on a run in one sentence and four tiles: how far off, at what cost, what to do, where to resume."""
 
 from dataclasses import dataclass
 
@@ -77,8 +77,8 @@ def _verb(summary: Summary) -> str:
     advice = summary.recommendation
     if not summary.over or advice.action not in ("stop", "watch"):
         return advice.verb
-    back = "Start again" if advice.last_good_step is None else f"Go back to step {advice.last_good_step:,}"
-    return back if advice.action == "stop" else "Check it"
+    back = "start again" if advice.last_good_step is None else f"resume from step {advice.last_good_step:,}"
+    return f"Fix it, then {back}" if advice.action == "stop" else "Check it"
 
 
 def broke(summary: Summary, first: Finding, now: Now | None = None) -> str:
