@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tracker_diag.report.console import cut
 from tracker_diag.report.curves import PLACES, main_finding
 from tracker_diag.report.tiles import (
     Now,
@@ -24,6 +25,9 @@ from tracker_diag.rules.triage import Summary
 
 TONES: dict[str, Tone] = {"stop": "error", "watch": "warn", "continue": "ok", "too_short": "unknown"}
 """Of a decision, by the action that is recommended."""
+
+NAME = 60
+"""Characters of a slice's name in a sentence."""
 
 HARM = ("began", "damage")
 """First words of the marks of what is wrong; the others only say when something was seen."""
@@ -103,7 +107,7 @@ def remark(first: Finding) -> str:
 
 def where(finding: Finding) -> str:
     """The slice in words with a comma before it; empty where it is the whole, or the title says it."""
-    place = PLACES.get(finding.slice, f"on {finding.slice}")
+    place = PLACES.get(finding.slice, f"on {cut(finding.slice, NAME)}")
     return f", {place}" if place and place not in finding.rule.title else ""
 
 

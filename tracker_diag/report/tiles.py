@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.metrics.statistics import declared
-from tracker_diag.report.console import digits
+from tracker_diag.report.console import cut, digits
 from tracker_diag.report.curves import PLACES, QUANTILES, baselines, main_finding, rests_on
 from tracker_diag.report.evidence import damage, spent
 from tracker_diag.report.first_look import remedies, sighted
@@ -129,7 +129,7 @@ def _others(summary: Summary, first: Finding, now: Now) -> Iterator[Now]:
 
 def _how_far(summary: Summary, first: Finding, now: Now | None, ago: str, tone: Tone) -> Tile:
     if now is None:
-        return Tile("off", first.summary, "; ".join(filter(None, [f"at step {first.fired}", ago])), tone)
+        return Tile("off", cut(first.summary, 150), "; ".join(filter(None, [f"at step {first.fired}", ago])), tone)
     metric = declared(now.series)
     unit = f" {metric.unit}" if metric.unit not in ("", *now.series.split("_")) else ""
     level = digits(now.value) if now.usual is None else f"{digits(now.usual)} → {digits(now.value)}"
