@@ -158,7 +158,7 @@ def test_an_alert_is_shown_once_whoever_set_up_logging(setup, lines, tmp_path):
         [sys.executable, "-c", SCRIPT.format(setup=setup)], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     shown = done.stderr.splitlines()
-    assert [line for line in shown if "(NUM004)" in line or "Stop; " in line] == lines
+    assert [line for line in shown if "(NUM004)" in line or "Stop: " in line] == lines
     assert sum("tracker_diag: verdict after 1 step" in line for line in shown) == 1
     assert done.stdout == ""
 
