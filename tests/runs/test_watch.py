@@ -184,7 +184,7 @@ def test_the_table(runs, watch):
     }
     broken = rows["nan.jsonl"]
     assert (broken.rule, broken.since, broken.cost) == ("NUM004", 7, "12 steps, 12 min")
-    assert broken.first_break == "NUM004: NaN or infinity"
+    assert broken.first_break == "NUM004: NaN or infinity in kl"
     assert rows["no reward.jsonl"].reward == ""
     assert "no metrics" in rows["starting.log"].note
     assert shown.sorted[0] is broken
