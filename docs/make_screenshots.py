@@ -288,7 +288,7 @@ def _serve(*command: str, cwd: Path | None = None) -> Generator[str, None, None]
     null = subprocess.DEVNULL
     server = subprocess.Popen([sys.executable, *words], cwd=cwd, stdout=null, stderr=null)  # noqa: S603
     try:
-        for _ in range(120):
+        for _ in range(600):
             try:
                 urllib.request.urlopen(address, timeout=1).close()
             except OSError:  # noqa: PERF203

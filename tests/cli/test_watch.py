@@ -33,7 +33,7 @@ def test_once_sends_the_alerts_and_shows_the_table_and_the_next_time_sends_none_
     assert "1 run: 1 error" in first.stdout
     assert "metrics.jsonl running" in " ".join(first.stdout.split())
     assert [record.getMessage().splitlines()[:2] for record in caplog.records] == [
-        ["metrics.jsonl: Stop; resume from step 6", "  NaN or infinity (NUM004)"]
+        ["metrics.jsonl: Stop: fix it, resume from step 6", "  NaN or infinity (NUM004)"]
     ]
     assert f"See: tracker-diag diagnose {file}" in caplog.records[0].getMessage()
     caplog.clear()

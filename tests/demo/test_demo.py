@@ -135,7 +135,7 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
     assert said.startswith("No. ")
     assert "so far" not in said
     assert run.data.tags["diag.alert.state"] == "error"
-    assert run.data.tags["diag.first_break"].startswith("POL001 post_tool @")
+    assert run.data.tags["diag.first_break"].startswith("after tool calls @")
 
 
 def rounded(found):

@@ -33,13 +33,13 @@ def test_it_says_what_to_do_how_far_at_what_cost_where_to_resume_and_what_next()
     assert str(decision) == (
         "Stop. Token probabilities diverge after tool calls, 48× the usual level, since about step 85"
     )
-    far, harm, resume, todo = decision.tiles
+    far, harm, todo, resume = decision.tiles
     assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool calls, 0.087 → 4.15 nat at step 159")
     assert far.note == "before any tool call 1×; it began 74 steps, 3.2 h ago"
-    assert (harm.value, harm.what) == ("−46 %", "reward, 0.648 at its best → 0.35 now")
-    assert harm.more == "reward: means of the rows up to step 111 and up to step 159, worse since step 125"
+    assert (harm.value, harm.what) == ("−46 %", "reward, 0.648 at its best → 0.35 lately")
+    assert harm.note == "damage since step 125; means of rows up to step 111 and up to 159"
     assert resume.value == "Step 81"
-    assert resume.more == "step 111 has the best reward, but 4× the usual p95 |log-ratio| after tool calls"
+    assert resume.note == "not step 111, the best: it is 4× off by then"
     assert todo.what == GROWS.rule.remedy[0]
 
 
@@ -62,7 +62,7 @@ def test_what_is_over_may_continue_and_is_quoted_as_it_was_detected():
     assert decision.why.endswith("from about step 85 to 120")
     assert decision.tiles[0].what.endswith("nat at step 96")
     assert decision.tiles[0].note.endswith("it lasted 35 steps")
-    assert decision.tiles[2].value == "no need"
+    assert decision.tiles[3].value == "no need"
 
 
 def test_a_level_that_is_as_usual_is_no_factor():
@@ -103,8 +103,8 @@ def test_a_factor_has_two_digits():
 def test_an_outcome_that_is_lost_stops_the_run_though_no_rule_says_why():
     lost = summary(best=(Reading("", "reward", True, 0.35, 0.648, onset=125, at=111),))
     assert (lost.first_break, lost.recommendation.action) == (None, "stop")
-    assert str(decide(lost)).startswith("Stop. reward is 0.35, 0.648 at its best")
-    assert headline(lost).startswith("stop: reward is 0.35, 0.648 at its best")
+    assert str(decide(lost)).startswith("Stop. reward is 0.35 lately, 0.648 at its best")
+    assert headline(lost).startswith("stop: reward is 0.35 lately, 0.648 at its best")
 
 
 def test_what_a_candidate_alone_finds_is_watched_on_every_screen():
@@ -114,7 +114,7 @@ def test_what_a_candidate_alone_finds_is_watched_on_every_screen():
     assert str(decision) == f"Watch. {note.rule.title}, since about step 85"
     assert headline(noted).startswith("watch: ")
     assert {tile.tone for tile in decision.tiles} == {"info", ""}
-    assert decision.tiles[2].value == "Watch until"
+    assert decision.tiles[3].value == "Watch until"
     assert "REW005" in decision.remark
     assert marks_of(noted) == [(85, "began about 85", "info"), (96, "noted 96", "")]
 
@@ -128,7 +128,7 @@ def test_an_outcome_that_the_cause_rests_on_has_a_tile_once():
     far, harm, *_ = decide(summary(hacked, best=(level,), curves=curves)).tiles
     assert (far.value, far.what) == ("0.2 → 0.95", "reward, its usual level and at step 160")
     assert harm.what.startswith("eval_score, 0.264 at its best")
-    assert harm.note == "no sure fall yet"
+    assert harm.note == "no sure fall yet; means of rows up to step 90 and up to 160"
     alone = replace(hacked, evidence=(behind,))
     far, *_ = decide(summary(alone, best=(level,), curves=curves), "80 steps, 3.2 h").tiles
     assert (far.value, far.what, far.note) == ("80 steps", "since it began, 3.2 h", "seen at step 127")
@@ -145,7 +145,7 @@ def test_a_reward_that_fell_is_named_though_the_evaluation_holds_and_no_rule_say
 def test_a_run_that_has_ended_is_not_to_be_stopped():
     assert str(decide(summary(GROWS, best=(), over=True))).startswith("Check it. Token probabilities")
     lost = Reading("", "reward", True, 0.35, 0.648, onset=125, at=111)
-    assert decide(summary(GROWS, best=(lost,), over=True)).verb == "Go back to step 81"
+    assert decide(summary(GROWS, best=(lost,), over=True)).verb == "Fix it, then resume from step 81"
 
 
 def test_a_hack_is_named_by_both_series_and_a_nan_by_its_own():

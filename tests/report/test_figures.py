@@ -74,12 +74,12 @@ def test_the_decision_is_above_the_hero_and_both_slices_have_their_colours():
     (hero,) = figure.axes
     title = texts(figure)[0].replace("\n", " ")
     assert title == "Stop. Token probabilities diverge after tool calls, 6× the usual level, since about step 40"
-    assert texts(figure)[1].startswith("Step 34: last safe step")
+    assert texts(figure)[1].startswith("Do first: Read ten")
     assert hero.get_yscale() == "log"
     text, post = hero.lines[:2]
     assert (text.get_color(), post.get_color()) == (COLORS["text_only"], COLORS["post_tool"])
     np.testing.assert_array_equal(post.get_xydata(), [(0, 0.5), (100, 3.0)])
-    assert {line.get_xdata()[0] for line in hero.lines if len({*line.get_xdata()}) == 1} == {40, 60, 70}
+    assert {line.get_xdata()[0] for line in hero.lines if len({*line.get_xdata()}) == 1} == {40, 70}
     assert hero.get_xlim() == (0, 100)
 
 

@@ -1,5 +1,6 @@
 """The fleet as a table and as a page: what is where, at each width, whatever runs are called."""
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from io import StringIO
 
@@ -90,7 +91,7 @@ def test_runs_with_one_note_share_a_line_and_runs_that_are_well_too():
 
 
 def test_the_headline_says_how_many_to_stop_and_why():
-    stop = {"first_break": "OUT001: Reward fell, over", "decision": "Stop; resume from step 3"}
+    stop = {"first_break": "OUT001: Reward fell, over", "decision": "Stop: fix it, resume from step 3"}
     rows = (*(FleetRow(f"seed{i}", "warn", "running", 5, "OUT001", **stop) for i in range(2)), ROWS[0])
     assert Fleet("x", AT, rows).headline == ("Stop 2 of 3 runs", "2 × Reward fell", "error")
     assert Fleet("x", AT, ROWS[:1]).headline == ("No run is to be stopped", "", "ok")
@@ -101,6 +102,13 @@ def test_runs_with_a_note_are_to_be_watched_and_folded():
     rows = (FleetRow("noted", "info", "running", 5, "EXP001", **note), ROWS[0])
     assert Fleet("x", AT, rows).headline == ("Watch 1 of 2 runs", "1 × Entropy collapses", "warn")
     assert [title for title, *_ in grouped(Fleet("x", AT, rows))] == ["info", "ok"]
+
+
+def test_of_many_rules_the_page_shows_few_runs_and_folds_the_rest():
+    rows = [replace(BROKEN, rule=f"X{number % 9}", first_break=f"X{number % 9}: it") for number in range(160)]
+    page = render_fleet(replace(FLEET, rows=tuple(rows)))
+    assert (page.count(" more</summary>"), page.count('class="calm"')) == (5, 4)
+    assert page.count("<tbody>") == 14
 
 
 def test_a_small_curve_ends_where_its_values_do():

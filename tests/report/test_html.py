@@ -43,6 +43,14 @@ def test_everything_is_escaped_and_nothing_is_loaded(summary):
     assert "http" not in page.replace("http-equiv", "")
 
 
+def test_of_two_hundred_incidents_ten_are_listed_and_the_rest_is_folded(summary):
+    (rule,) = (rule for rule in catalog() if rule.id == "POL001")
+    found = [Finding(rule, "policy", f"tool:{n}", "firing", 9 * n, 9 * n, None, "x", ()) for n in range(200)]
+    page = render_html(replace(summary, findings=tuple(found)))
+    assert "<h2>190 more</h2>" in page
+    assert page.count("<details") == page.count("</details>")
+
+
 @pytest.mark.slow
 def test_it_says_what_broke_and_who_was_blind(summary):
     page = render_html(summary)

@@ -133,7 +133,7 @@ def test_a_live_verdict_says_where_to_look_further(broken):
     assert text.endswith("see mlflow ui all of it tracker-diag diagnose x")
 
 
-@pytest.mark.parametrize("decision", ["Stop; resume from step 88", ""], ids=["begun", "over"])
+@pytest.mark.parametrize("decision", ["Stop: fix it, resume from step 88", ""], ids=["begun", "over"])
 @pytest.mark.parametrize("see", ["", "See: mlflow ui", "See: mlflow ui --backend-store-uri " + 60 * "x"])
 def test_an_alert_has_six_lines_of_80_columns_and_says_first_what_to_do(decision, see):
     text = "\n".join(f"{name} " + "some words " * 20 for name in ("Continue?", "First:", "Since", "Damage"))

@@ -35,7 +35,7 @@ def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():
     (notice,) = notices(alerts, 10, finding())
     assert (notice.level, notice.title) == ("warn", "Token probabilities diverge after tool calls (POL001 post_tool)")
     assert "Since step 5, detected at 10: p95 is 0.4." in notice.text
-    assert notice.decision == "Watch; if worse, resume from step 2"
+    assert notice.decision == "Watch: if worse, resume from step 2"
     assert "First: Read ten of the tool results" in notice.text
     assert "More: tracker-diag rules show POL001" in notice.text
     assert notices(alerts, 11, finding()) == []
@@ -112,10 +112,10 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
         "Since step 5, detected at 10: p95 is 0.4.",
         "tool-conditioned-variance-amplification (policy_update).",
     ]
-    assert worse.decision == "Stop; resume from step 2"
+    assert worse.decision == "Stop: fix it, resume from step 2"
     assert worse.headline == (
-        "Stop; resume from step 2. Reward has lost what it had gained, since step 30. "
-        "Broke first: Token probabilities diverge after tool calls, since step 5 (POL001 post_tool)"
+        "Stop. Token probabilities diverge after tool calls, since step 5. Now also: "
+        "Reward has lost what it had gained, since step 30. Fix it, resume from step 2 (POL001 post_tool)"
     )
     assert "resume from step 2 or before (so far before POL001)" in worse.text
     assert notices(alerts, 41, finding("POL004", onset=38, fired=41), others=[cause, damage]) == []

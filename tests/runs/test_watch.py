@@ -522,5 +522,5 @@ def test_of_a_run_of_mlflow_that_is_watched_from_inside_the_tags_are_read(mlflow
     fleet, receiver = watch("mlflow:Default")
     (row,) = fleet.check().rows
     assert (row.run, row.activity, row.step, row.level, row.rule) == ("inside", "finished", 19, "error", "NUM004")
-    assert row.first_break == "NUM004 all @7"
+    assert row.first_break == "NUM004: NaN or infinity"
     assert (row.note, receiver.got) == ("", [])

@@ -88,7 +88,7 @@ class Mlflow(Adapter):
         assert {"text_only", "post_tool", "all", "turn:1"} <= set(table["slice"])
         tags = self.client.get_run(run_id).data.tags
         assert (tags["diag.alert.state"], tags["diag.alert.rules"]) == ("warn", "POL001")
-        assert tags["diag.first_break"].startswith("POL001 post_tool @")
+        assert tags["diag.first_break"].startswith("after tool calls @")
         note = tags["mlflow.note.content"]
         assert note.startswith("What I tried.")
         assert "**Check it. Token probabilities diverge after tool calls, 18× the usual level, since " in note

@@ -38,7 +38,7 @@ def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path,
     (finding,) = [finding for finding in monitor.close().findings if finding.rule.id == "POL001"]
     (alert,) = [record.message for record in warnings if "POL001" in record.message]
     what_now, broke, todo, *why, see = alert.splitlines()
-    assert what_now.startswith("Watch; if worse, resume from step ")
+    assert what_now.startswith("Watch: if worse, resume from step ")
     assert broke.strip() == "Token probabilities diverge after tool calls (POL001 post_tool)"
     assert todo.strip().startswith(f"First: {finding.rule.remedy[0]}"[:60])
     assert f"Since step {finding.onset}, detected at {finding.fired}: {finding.summary}"[:60] in why[0]
@@ -53,7 +53,7 @@ def test_what_is_over_is_no_warning_and_quiet_leaves_the_alerts(make_batch, caps
     alerts = [(record.levelno, record.message) for record in caplog.records]
     begun, over = [alert for alert in alerts if "NUM004" in alert[1]]
     assert begun[0] == logging.WARNING
-    assert begun[1].splitlines()[:2] == ["Stop; resume from step 69", "  NaN or infinity (NUM004)"]
+    assert begun[1].splitlines()[:2] == ["Stop: fix it, resume from step 69", "  NaN or infinity (NUM004)"]
     assert (over[0], over[1].splitlines()[0]) == (logging.INFO, "Over: NaN or infinity (NUM004)")
     assert any("POL001" in text for _, text in alerts)
     assert capsys.readouterr().err == ""
@@ -145,9 +145,9 @@ monitor.log({{"loss": math.nan}}, 3)
 @pytest.mark.parametrize(
     ("setup", "lines"),
     [
-        ("", ["tracker_diag: Stop; resume from step 2", "  NaN or infinity (NUM004)"]),
+        ("", ["tracker_diag: Stop: fix it, resume from step 2", "  NaN or infinity (NUM004)"]),
         ("logging.basicConfig(format='%(levelname)s %(name)s %(message)s')",
-         ["WARNING tracker_diag Stop; resume from step 2", "  NaN or infinity (NUM004)"]),
+         ["WARNING tracker_diag Stop: fix it, resume from step 2", "  NaN or infinity (NUM004)"]),
         ("logging.getLogger('tracker_diag').addHandler(logging.NullHandler())", []),
     ],
     ids=["nobody has set up logging", "somebody has", "it was silenced"],
@@ -158,7 +158,7 @@ def test_an_alert_is_shown_once_whoever_set_up_logging(setup, lines, tmp_path):
         [sys.executable, "-c", SCRIPT.format(setup=setup)], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     shown = done.stderr.splitlines()
-    assert [line for line in shown if "(NUM004)" in line or "Stop; " in line] == lines
+    assert [line for line in shown if "(NUM004)" in line or "Stop: " in line] == lines
     assert sum("tracker_diag: verdict after 1 step" in line for line in shown) == 1
     assert done.stdout == ""
 
@@ -240,4 +240,4 @@ def test_a_verdict_before_the_baseline_is_no_all_clear(make_batch, rng, capsys):
     monitor.close()
     shown = " ".join(capsys.readouterr().err.split())
     assert "it was too early to judge how tails grow: 40 of 65 steps" in shown
-    assert re.search(r"tails now policy p95 \|log-ratio\|: after a tool [1-9]\.\d+ \(baseline", shown)
+    assert re.search(r"tails now policy p95 \|log-ratio\| of the window: after a tool [1-9]\.\d+ \(baseline", shown)

@@ -77,7 +77,9 @@ def test_what_a_run_could_not_send_is_brought_with_its_verdict(mlflow, journals,
     done = CliRunner().invoke(app, ["flush", str(journals)])
     assert done.exit_code == 0, done.output
     note = client.get_run(run_id).data.tags[NOTE_TAG]
-    assert note.count("**Start again. NaN or infinity in loss, since step 1.** [Report](#/experiments/0") == 1
+    assert (
+        note.count("**Fix it, then start again. NaN or infinity in loss, since step 1.** [Report](#/experiments/0") == 1
+    )
     assert "As of step" not in note  # it is that of the end, and not that of the alert
 
 
@@ -142,9 +144,9 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
     assert len(slices) == len(slices[["pair", "slice"]].drop_duplicates())
     assert len(files) > len(set(files))
     tags = client.get_run(run_id).data.tags
-    assert tags["diag.first_break"] == "NUM004 all @1"
+    assert tags["diag.first_break"] == "NaN or infinity @1 (NUM004)"
     assert tags[NOTE_TAG].startswith("What I tried.")
-    assert tags[NOTE_TAG].count("**Start again. NaN or infinity in loss, since step 1.**") == 1
+    assert tags[NOTE_TAG].count("**Fix it, then start again. NaN or infinity in loss, since step 1.**") == 1
     tables = [table["path"] for table in json.loads(tags[TABLES_TAG])]
     assert sorted(tables) == ["diag/events.json", "diag/slices.json", "mine.json"]
     assert {artifact.path for artifact in client.list_artifacts(run_id, "diag")} == {
@@ -186,9 +188,9 @@ def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, m
     points = client.get_metric_history(run_id, "diag/policy/text_only/p95")
     assert [point.step for point in points] == [0, 1, 2]
     tags = client.get_run(run_id).data.tags
-    assert tags["diag.first_break"] == "NUM004 all @0"
+    assert tags["diag.first_break"] == "NaN or infinity @0 (NUM004)"
     assert tags["diag.alert.rules"] == "NUM004"
-    assert "**Start again. NaN or infinity in loss, since step 0.**" in tags[NOTE_TAG]
+    assert "**Fix it, then start again. NaN or infinity in loss, since step 0.**" in tags[NOTE_TAG]
     assert client.list_artifacts(run_id) == []
 
 
@@ -230,7 +232,7 @@ print(run.info.run_id)
     left = {Path(artifact.path).name for artifact in client.list_artifacts(run_id, "diag")}
     assert left >= {"findings.json", "report.html", "context.json", "postmortem"}  # it ends on NaN
     assert len(left) == 8
-    assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 all @2"
+    assert client.get_run(run_id).data.tags["diag.first_break"] == "NaN or infinity @2 (NUM004)"
     assert client.get_run(run_id).info.status == "FINISHED"
     assert "cannot schedule" not in done.stderr
 

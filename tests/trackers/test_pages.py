@@ -67,7 +67,7 @@ def test_mlflow(watched, mlflow_store, start_mlflow_server, page, see):
         page.get_by_role("link", name="Report", exact=True).click()
     report = opened.value.frame_locator("iframe")
     see("Incident 1: Token probabilities diverge after tool calls", report)
-    assert report.get_by_role("img", name="p95 of |log-ratio|, policy pair").count() == 1
+    assert report.get_by_role("img", name="p95 of |log-ratio|, new policy against old").count() == 1
 
 
 def test_tensorboard(watched, tmp_path, serve, page, see):

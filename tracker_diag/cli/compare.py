@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tracker_diag.cli.diagnose import read_with_bar
+from tracker_diag.cli.diagnose import judged_with_bar, read_with_bar
 from tracker_diag.cli.options import AsJson, Framework, Html, Quiet
 from tracker_diag.cli.refuse import refuse, refusing, save
 from tracker_diag.report.console import Terminal
@@ -36,13 +36,12 @@ def compare(
     from tracker_diag.runs.compare import compare as against_reference
     from tracker_diag.runs.compare_page import page
     from tracker_diag.runs.compared import headline, on_screen
-    from tracker_diag.runs.diagnose import diagnose
 
     groups = [_seeds(source) for source in sources]
     if sum(map(len, groups)) < 2:
         refuse("one run given, expected two or more: compare A B")
     with refusing():
-        arms = [[diagnose(read_with_bar(source), framework=framework) for source in group] for group in groups]
+        arms = [[judged_with_bar(read_with_bar(it), framework=framework) for it in group] for group in groups]
         result = against_reference(*arms)
         if html:
             save("--html", html, page(result))

@@ -3,13 +3,12 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from tracker_diag.cli.bar import bar
 from tracker_diag.cli.options import (
     SOURCE,
     AsJson,
@@ -25,10 +24,12 @@ from tracker_diag.cli.options import (
 from tracker_diag.cli.refuse import refuse, refusing, save
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.registry import Algorithm
+from tracker_diag.report.bar import bar
 from tracker_diag.report.console import Terminal, unbroken
 from tracker_diag.report.terminal import blindness, headline
 from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.triage import Summary
+from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.runs.page import about_keys, on_screen, run_page
 from tracker_diag.trackers.finished import FinishedRun, Progress
 
@@ -56,20 +57,17 @@ def diagnose(
     Exit code 0; 1 with --fail-on if an incident is of that severity; 2 for bad input.
     """
     from tracker_diag.rules.loader import chosen
-    from tracker_diag.runs.diagnose import diagnose as judge
 
     with refusing():
         which = chosen(rules)
         run = read_with_bar(source)
         if algorithm is not None and algorithm not in get_args(Algorithm):
             raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
-        with shown("judging") as progress:
-            result = judge(
-                run, rules=which, catalog=False, framework=framework, algorithm=cast("Algorithm | None", algorithm),
-                evaluation=evaluation, since=since,
-                acknowledged=_reasons(acknowledge or ()), expected_runs_between_false_alarms=false_alarm_in,
-                progress=progress,
-            )  # fmt: skip
+        result = judged_with_bar(
+            run, rules=which, catalog=False, framework=framework, algorithm=cast("Algorithm | None", algorithm),
+            evaluation=evaluation, since=since,
+            acknowledged=_reasons(acknowledge or ()), expected_runs_between_false_alarms=false_alarm_in,
+        )  # fmt: skip
     if not result.series and not result.summary.findings:
         keys = ", ".join(result.keys.unmapped[:5]) or "none"
         refuse(f"{source}: none of its metrics is known here (it has {keys}); name its framework with --framework")
@@ -96,6 +94,14 @@ def read_with_bar(source: str) -> FinishedRun:
 
     with shown("reading") as progress:
         return read_run(source, progress)
+
+
+def judged_with_bar(run: FinishedRun, **options: Any) -> Diagnosis:
+    """The diagnosis of `run`, with a bar in a terminal while it takes long."""
+    from tracker_diag.runs.diagnose import diagnose as judge
+
+    with shown("judging") as progress:
+        return judge(run, progress=progress, **options)
 
 
 @contextmanager

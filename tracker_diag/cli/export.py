@@ -6,7 +6,7 @@ from typing import Annotated, cast
 
 import typer
 
-from tracker_diag.cli.diagnose import read_with_bar
+from tracker_diag.cli.diagnose import judged_with_bar, read_with_bar
 from tracker_diag.cli.options import AsJson, Framework, Run
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.errors import require
@@ -95,21 +95,18 @@ def report(
 
     It has the decision and the charts that it rests on. We have tested it without W&B's own servers: check the report.
     """
-    from tracker_diag.runs.diagnose import diagnose
     from tracker_diag.trackers.wandb.view import save_report
 
     entity, project, run_id = _parts(run, "wandb:ENTITY/PROJECT/RUN")
     with refusing():
-        result = diagnose(run)
+        result = _judged(run)
         keys = {key for row in result.run.rows.values() for key in row}
         url = save_report(entity, project, run_id, result.summary, keys)
     typer.echo(f"saved: {url}")
 
 
-def _judged(source: str, framework: str | None) -> Diagnosis:
-    from tracker_diag.runs.diagnose import diagnose
-
-    return diagnose(read_with_bar(source), framework=framework)
+def _judged(source: str, framework: str | None = None) -> Diagnosis:
+    return judged_with_bar(read_with_bar(source), framework=framework)
 
 
 def _mlflow_view(name: str) -> tuple[str, bool]:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from tracker_diag.cli.bar import bar
 from tracker_diag.cli.diagnose import exit_on, print_verdict
 from tracker_diag.cli.options import AsJson, Blind, FailOnOption, Html, Quiet, Which
 from tracker_diag.cli.refuse import refusing, save
 from tracker_diag.errors import SourceError
+from tracker_diag.report.bar import bar
 from tracker_diag.report.console import Terminal
 from tracker_diag.report.terminal import verdict
 

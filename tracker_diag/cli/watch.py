@@ -15,6 +15,7 @@ from rich.live import Live
 
 from tracker_diag.cli.options import FalseAlarmIn, Which
 from tracker_diag.cli.refuse import refuse, refusing
+from tracker_diag.report.bar import bar
 from tracker_diag.report.console import Terminal
 from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, render_fleet
 from tracker_diag.scrub import without_password
@@ -112,7 +113,7 @@ class _Screen(AbstractContextManager["_Screen"]):
     """Shows the runs during the watch: a table that changes in a terminal, otherwise a line for each change.
 
     Args:
-        quiet: show nothing but the page; the table comes at the end.
+        quiet: show nothing but the page and a bar; the table comes at the end.
     """
 
     def __init__(self, watcher: "Watch", html: Path | None, every: float, *, quiet: bool) -> None:
@@ -124,14 +125,20 @@ class _Screen(AbstractContextManager["_Screen"]):
         self._lines: set[str] = set()
         """What was last shown where there is no terminal."""
         self._shown_at = time.monotonic()
-        if self._console.is_terminal and not quiet:
+        self._bar = bar(self._console)
+        self._runs = self._bar.add_task("judging", total=None, unit="runs")
+        if quiet:
+            self._bar.start()
+        elif self._console.is_terminal:
             self._live.start()
 
     def __exit__(self, *raised: object) -> None:
         self._live.stop()
+        self._bar.stop()
 
     def show(self, *, now: bool = False) -> None:
         """Show how things are, once a second at most unless it is `now`."""
+        self._bar.update(self._runs, advance=1, total=len(self._watcher.fleet.rows))
         if not now and time.monotonic() - self._shown_at < 1:
             return
         self._shown_at, fleet = time.monotonic(), self._watcher.fleet

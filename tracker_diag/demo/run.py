@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.progress import track
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from tracker_diag.demo.grpo import ARMS, train
 from tracker_diag.demo.leads import Lead, leads
 from tracker_diag.demo.tokens import tokens_of, write_tokens
 from tracker_diag.errors import require
+from tracker_diag.report.bar import bar
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.mlflow.view import view_path
@@ -45,11 +45,13 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> No
         mlflow.log_params(config)
         also = [MlflowTracker(mlflow.MlflowClient(), mlflow_run.info.run_id), JsonlTracker(out)]
         run, tokens = wrap(wandb_run, also=also), list[Any]()
-        for step in track(train(ARMS[arm], seed, steps), "training", steps, console=console):
-            run.diag.observe(**step.tensors)
-            run.log(step.metrics, step=step.step)
-            mlflow.log_metrics(step.metrics, step=step.step, synchronous=False)
-            tokens.append(tokens_of(step))
+        with bar(console) as progress:
+            task = progress.add_task("training", total=steps, unit="steps")
+            for step in progress.track(train(ARMS[arm], seed, steps), task_id=task):
+                run.diag.observe(**step.tensors)
+                run.log(step.metrics, step=step.step)
+                mlflow.log_metrics(step.metrics, step=step.step, synchronous=False)
+                tokens.append(tokens_of(step))
         write_tokens(out / "tokens.parquet", tokens)
         summary = run.diag.close()
         mlflow.flush_async_logging()

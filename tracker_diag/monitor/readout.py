@@ -167,7 +167,7 @@ def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
                 least = "at least " if now >= 2.0**HIGHEST else ""  # the sketch counts no further
                 parts.append(f"{words} {least}{now:.3g}" + (f" (baseline {then:.3g})" if then is not None else ""))
         if parts:
-            lines.append(f"{pair} p95 |log-ratio|: {', '.join(parts)}")
+            lines.append(f"{pair} p95 |log-ratio| of the window: {', '.join(parts)}")
     return tuple(lines)
 
 

@@ -21,6 +21,12 @@ MOST = 16
 PLACES = {"post_tool": "after tool calls", "text_only": "before any tool call", "all": ""}
 """Slices in words."""
 
+PAIRS_IN_WORDS: Mapping[str, str] = {
+    "policy": "new policy against old",
+    "mismatch": "trainer against sampler",
+    "reference": "policy against reference",
+}
+
 QUANTILES = ("p50", "p95", "p99", "largest")
 """Statistics of |log-ratio| itself."""
 
@@ -48,13 +54,14 @@ def outcomes_of(summary: Summary, known: Iterable[str]) -> list[str]:
 def chosen(summary: Summary, known: Mapping[str, object], most: int = MOST) -> list[str]:
     """Which of the series in `known` are drawn: what the cause rests on, the outcomes, other evidence, the dashboard.
 
-    A statistic of one slice of `context` comes with that of the other.
+    A statistic of one slice of `context` comes with that of the other. Without an incident, the tails are drawn.
     """
     first = main_finding(summary)
     incidents = sorted(summary.incidents, key=lambda incident: incident.cause is not first)
     evidence = [_drawable(finding, known) for incident in incidents for finding in incident.findings]
     of_cause = evidence[0] if first is not None and evidence else []
-    names = [*of_cause[:1], *outcomes_of(summary, known), *of_cause]
+    calm = [name for name in known if not incidents and _is_tail(name)]
+    names = [*of_cause[:1], *outcomes_of(summary, known), *of_cause, *calm]
     names += [name for series in evidence for name in series[:1]]
     if any(finding.rule.link == "reward" for incident in incidents for finding in incident.findings):
         names += sorted(name for name in known if name.startswith("reward_component:"))  # which part pays
@@ -88,6 +95,12 @@ def _drawable(finding: Finding, known: Mapping[str, object]) -> list[str]:
     main = rests_on(finding, known)
     held = [str(key) for reading in finding.evidence if reading.holds for key in reading.keys if key in known]
     return [] if main is None else [*dict.fromkeys([main[0], *held])]
+
+
+def _is_tail(name: str) -> bool:
+    """Whether it is the tail after tool calls of a pair that is to be calm; the other slice comes with it."""
+    key = StatKey.parse(name)
+    return key is not None and key.pair != "reference" and key.slice == "post_tool" and key.stat == "p95_step"
 
 
 def _other_slice(name: str) -> list[str]:
@@ -134,10 +147,11 @@ class Panel:
         if key is None:
             return " and ".join(self.lines) if len(self.lines) > 1 else self.name
         if len(self.series) == 1:
-            return f"{key.pair} pair, {PLACES.get(key.slice, key.slice) or 'all tokens'}: {key.stat}"
+            place = PLACES.get(key.slice, key.slice) or "all tokens"
+            return f"{place[:1].upper()}{place[1:]}: {key.stat}, {PAIRS_IN_WORDS[key.pair]}"
         stat = SHOWN.get(key.stat, key.stat).removesuffix("_step")
         size = " of |log-ratio|" * (stat in QUANTILES)
-        return f"After tool calls and before any: {stat}{size}, {key.pair} pair"
+        return f"After tool calls and before any: {stat}{size}, {PAIRS_IN_WORDS[key.pair]}"
 
     @property
     def unit(self) -> str:

@@ -1,7 +1,8 @@
-"""The decision on a run in one sentence and four tiles: how far off, at what cost, where to resume, what to do."""
+"""The decision on a run in one sentence and four tiles: how far off, at what cost, what to do, where to resume."""
 
 from dataclasses import dataclass
 
+from tracker_diag.report.console import cut
 from tracker_diag.report.curves import PLACES, main_finding
 from tracker_diag.report.tiles import (
     Now,
@@ -24,6 +25,9 @@ from tracker_diag.rules.triage import Summary
 
 TONES: dict[str, Tone] = {"stop": "error", "watch": "warn", "continue": "ok", "too_short": "unknown"}
 """Of a decision, by the action that is recommended."""
+
+NAME = 60
+"""Characters of a slice's name in a sentence."""
 
 HARM = ("began", "damage")
 """First words of the marks of what is wrong; the others only say when something was seen."""
@@ -77,8 +81,8 @@ def _verb(summary: Summary) -> str:
     advice = summary.recommendation
     if not summary.over or advice.action not in ("stop", "watch"):
         return advice.verb
-    back = "Start again" if advice.last_good_step is None else f"Go back to step {advice.last_good_step:,}"
-    return back if advice.action == "stop" else "Check it"
+    back = "start again" if advice.last_good_step is None else f"resume from step {advice.last_good_step:,}"
+    return f"Fix it, then {back}" if advice.action == "stop" else "Check it"
 
 
 def broke(summary: Summary, first: Finding, now: Now | None = None) -> str:
@@ -103,7 +107,7 @@ def remark(first: Finding) -> str:
 
 def where(finding: Finding) -> str:
     """The slice in words with a comma before it; empty where it is the whole, or the title says it."""
-    place = PLACES.get(finding.slice, f"on {finding.slice}")
+    place = PLACES.get(finding.slice, f"on {cut(finding.slice, NAME)}")
     return f", {place}" if place and place not in finding.rule.title else ""
 
 

@@ -35,7 +35,8 @@ def damage(summary: Summary) -> list[str]:
         key = next((key for key in keys if key in levels), None)
         never = any(isinstance(signal, Gain) and signal.never for signal in finding.rule.signals.values())
         what = finding.summary if key is None or never else best_level(levels[key])
-        lines.setdefault(what, f"since step {finding.onset}: {what}")
+        lost = levels[key].onset if key is not None and levels[key].holds else None  # all rows know it better
+        lines.setdefault(what, f"since step {min(filter(None, (lost, finding.onset)), default=0)}: {what}")
     return list(lines.values())
 
 
@@ -58,7 +59,7 @@ def outcomes(summary: Summary) -> list[str]:
 def best_level(reading: Reading) -> str:
     """Of an outcome, its best level, where that was, and its last one; each is a mean over some rows."""
     return (
-        f"{reading.series} {reading.baseline:.3g} at its best, a mean up to step {reading.at}; {reading.value:.3g} now"
+        f"{reading.series} {reading.baseline:.3g} at its best, a mean to step {reading.at}; {reading.value:.3g} lately"
     )
 
 

@@ -25,6 +25,8 @@ from tracker_diag.stats.arrays import Float64Array, IntArray
 
 COLORS = {name: light for name, (light, _) in SLICES.items()}
 """One colour for each slice in every picture."""
+ROOM = 0.3
+"""Part of the height of the curves that is left above them."""
 GREYS = ("0.2", "0.6")
 """Of lines that are of no slice."""
 
@@ -78,7 +80,7 @@ def reward_figure(histogram: Histogram, title: str) -> Figure:
 
 
 def decision_figure(summary: Summary) -> Figure:
-    """The decision, where to resume, the cost, and the curve that they rest on.
+    """The decision, what to do first, where to resume, and the curve with its onset and damage.
 
     Trackers show it on small cards: its letters can be read at half its size.
 
@@ -87,7 +89,7 @@ def decision_figure(summary: Summary) -> Figure:
     """
     decision = decide(summary)
     title = textwrap.wrap(_cut(str(decision), 150), 47)
-    about = [_cut(f"{tile.value}: {tile.what}", 70) for tile in decision.tiles[2:0:-1]]
+    about = [_cut(f"{tile.value}: {tile.what}", 70) for tile in decision.tiles[2:]]
     figure = Figure(figsize=(7.6, 4.2), dpi=100)
     figure.text(0.012, 0.985, "\n".join(title), fontsize=19, weight="bold", va="top", parse_math=False)
     top = 0.965 - 0.075 * len(title)
@@ -100,7 +102,7 @@ def decision_figure(summary: Summary) -> Figure:
         axes.spines[:].set_visible(False)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.tick_params(axis="x", labelsize=12)
-        _draw_marks(axes, marks_of(summary), ends)
+        _draw_marks(axes, [mark for mark in marks_of(summary) if mark[2]], ends)
     return figure
 
 
@@ -129,9 +131,14 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(3))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
     axes.tick_params(axis="y", labelsize=12, length=0, colors="0.35")
-    axes.set_title(_cut(f"{panel.title}{', log' * log}", 80), fontsize=12, loc="left", pad=3, parse_math=False)
-    if len(panel.lines) > 1:
-        axes.legend(fontsize=13, loc="center left", framealpha=0.7, borderpad=0.3)
+    low, high = axes.get_ylim()  # above the curves is room for the marks
+    axes.set_ylim(low, high * (high / low) ** ROOM if log else high + (high - low) * ROOM)
+    several = len(panel.lines) > 1
+    title = panel.title.rpartition(": ")[2] if several else panel.title  # the legend names the slices
+    axes.set_title(_cut(title, 50 if several else 80), fontsize=11, loc="left", pad=5, parse_math=False)
+    if several:
+        look: dict[str, Any] = {"ncol": 2, "frameon": False, "handlelength": 1, "columnspacing": 1, "borderpad": 0}
+        axes.legend(fontsize=11, loc="lower right", bbox_to_anchor=(1.01, 0.99), handletextpad=0.4, **look)
 
 
 def _cut(text: str, most: int) -> str:

@@ -26,8 +26,8 @@ MOST_NOTES = 5
 TAIL = "policy/post_tool/p95"
 SPARK = 40
 """Parts of a run that a small curve has."""
-SHOWN = 6
-"""Runs of a group on the page before the fold."""
+SHOWN, ROWS, OPEN = 6, 14, 5
+"""On the page before the fold: runs of a group, runs in all, groups. It has 1,500 pixels then, whatever is ill."""
 NAME = 30
 """Characters of a run's name before its note."""
 ROOMY = 100
@@ -228,7 +228,9 @@ def render_fleet(fleet: Fleet, every: float | None = None) -> str:
         every: seconds until the page reloads itself; None if the watch has ended.
     """
     reload = None if every is None else max(round(every), 1)
-    given = {"fleet": fleet, "groups": grouped(fleet), "most": SHOWN, "every": reload}
+    groups = grouped(fleet)
+    ill = min(sum(level in LOUD for _, level, _ in groups), OPEN)
+    given = {"fleet": fleet, "groups": groups, "most": min(SHOWN, ROWS // max(ill, 1)), "open": OPEN, "every": reload}
     return rendered("fleet.html.j2", {"path": _path, "notes": notes_of}, **given)
 
 

@@ -5,7 +5,15 @@ from typing import Any
 
 from tracker_diag.records import Table
 from tracker_diag.report.charts import Chart, axis_ticks, chart, drawn_marks
-from tracker_diag.report.curves import PLACES, Role, main_finding, panels, rests_on, with_outcomes_together
+from tracker_diag.report.curves import (
+    PAIRS_IN_WORDS,
+    PLACES,
+    Role,
+    main_finding,
+    panels,
+    rests_on,
+    with_outcomes_together,
+)
 from tracker_diag.report.decision import decide, marks_of, since, where
 from tracker_diag.report.distributions import rewards, steppers
 from tracker_diag.report.evidence import speaks_against, speaks_for
@@ -34,6 +42,8 @@ def render_html(
     filters: dict[str, Callable[..., Any]] = {
         "cell": _cell,
         "since": since,
+        "pair": PAIRS_IN_WORDS.get,
+        "place": PLACES.get,
         "where": where,
         "speaks_for": speaks_for,
         "speaks_against": speaks_against,

@@ -8,7 +8,7 @@ from tracker_diag.rules.triage import Summary
 
 
 def note_on(summary: Summary, links: str, picture: str = "") -> str:
-    """The decision in the first line, then its cost, where to resume and what to do. Trackers fold the rest.
+    """The decision in the first line, then what to do, where to resume and the cost. Trackers fold the rest.
 
     Args:
         links: to pages with more detail.
@@ -21,14 +21,12 @@ def note_on(summary: Summary, links: str, picture: str = "") -> str:
     if first is None:
         return "\n\n".join([*parts, *tiles, *(f"**But** {caveat}." for caveat in summary.caveats)])
     (incident,) = (incident for incident in summary.incidents if incident.cause is first)
-    far, harm, resume, step = tiles
-    parts += [f"{resume}. {step}", f"{far}. {harm}.", decision.remark and f"{decision.remark}.", picture]
+    far, harm, step, resume = tiles
+    parts += [f"{step} {resume}.", f"{far}. {harm}.", decision.remark and f"{decision.remark}.", picture]
     if incident.symptoms:
         parts.append("Symptoms:\n\n" + "\n".join(f"- {finding}" for finding in incident.symptoms))
     if evidence := speaks_for(first):
         parts.append(f"Evidence at step {first.fired}:\n\n" + "\n".join(f"- {line}" for line in evidence))
-    if more := [tile.more for tile in decision.tiles if tile.more]:
-        parts.append("Steps:\n\n" + "\n".join(f"- {line}" for line in more))
     if first.rule.remedy[1:]:
         parts.append("Then:\n\n" + "\n".join(f"1. {text}" for text in first.rule.remedy[1:]))
     return "\n\n".join(part for part in parts if part)

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.metrics.statistics import declared
-from tracker_diag.report.console import digits
+from tracker_diag.report.console import cut, digits
 from tracker_diag.report.curves import PLACES, QUANTILES, baselines, main_finding, rests_on
 from tracker_diag.report.evidence import damage, spent
 from tracker_diag.report.first_look import remedies, sighted
@@ -32,8 +32,6 @@ class Tile:
     what: str
     note: str = ""
     tone: Tone = ""
-    more: str = ""
-    """Which steps its numbers are of, and what else a first look does not need."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def _now(summary: Summary, first: Finding, name: str, reading: Reading) -> Now |
 
 
 def tiles_of(summary: Summary, first: Finding, now: Now | None, cost: str, tone: Tone) -> tuple[Tile, ...]:
-    """How far the first break is off, its cost, where to resume or what to watch, what to do first."""
+    """How far the first break is off, its cost, what to do first, where to resume or what to watch."""
     spending, outcome = cost or spent(summary), _outcome(summary)
     lasted = f"it began {spending} ago" if first.resolved is None else f"it lasted {spending}"
     ago = lasted if spending else ""
@@ -85,7 +83,7 @@ def tiles_of(summary: Summary, first: Finding, now: Now | None, cost: str, tone:
         far = _spent(first, spending) if other is None else _how_far(summary, first, other, ago, tone)
     else:
         far = _how_far(summary, first, now, ago, tone)
-    tiles = (far, _harm(summary), _resume(summary, first, now), _first(first))
+    tiles = (far, _harm(summary), _first(first), _resume(summary, first, now))
     return tuple(replace(tile, tone=tile.tone and tone) for tile in tiles) if tone == "info" else tiles
 
 
@@ -131,7 +129,7 @@ def _others(summary: Summary, first: Finding, now: Now) -> Iterator[Now]:
 
 def _how_far(summary: Summary, first: Finding, now: Now | None, ago: str, tone: Tone) -> Tile:
     if now is None:
-        return Tile("off", first.summary, "; ".join(filter(None, [f"at step {first.fired}", ago])), tone)
+        return Tile("off", cut(first.summary, 150), "; ".join(filter(None, [f"at step {first.fired}", ago])), tone)
     metric = declared(now.series)
     unit = f" {metric.unit}" if metric.unit not in ("", *now.series.split("_")) else ""
     level = digits(now.value) if now.usual is None else f"{digits(now.usual)} → {digits(now.value)}"
@@ -193,22 +191,22 @@ def _harm(summary: Summary) -> Tile:
     proven = began is not None or outcome.holds is True
     lost = (outcome.value - outcome.baseline) / abs(outcome.baseline) if outcome.baseline else math.nan
     if not proven and sinks is None and not lost < -SMALL:
-        return Tile("no harm yet", _levels(outcome), more=_steps(summary, outcome))
+        return Tile("no harm yet", _levels(outcome), _steps(summary, outcome))
     onset = sinks if began is None else began
-    when = "no sure fall yet" if onset is None and not proven else ""
-    more = ", ".join([_steps(summary, outcome), *([f"worse since step {onset:,}"] if onset is not None else [])])
+    when = [f"damage since step {onset:,}"] if onset is not None else ["no sure fall yet"] * (not proven)
+    note = "; ".join([*when, _steps(summary, outcome)])
     value = f"{100 * lost:+.0f} %".replace("-", "\N{MINUS SIGN}") if abs(lost) < 10 else "lost"
-    return Tile(value, _levels(outcome), when, "error" if proven or sinks is not None else "warn", more)
+    return Tile(value, _levels(outcome), note, "error" if proven or sinks is not None else "warn")
 
 
 def _levels(outcome: Reading) -> str:
     best, last = (digits(level or 0.0) for level in (outcome.baseline, outcome.value))
-    return f"{outcome.series}, {best} at its best → {last} now"
+    return f"{outcome.series}, {best} at its best → {last} lately"
 
 
 def _steps(summary: Summary, outcome: Reading) -> str:
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    return f"{outcome.series}: means of the rows up to step {outcome.at or 0:,} and up to step {end:,}"
+    return f"means of rows up to step {outcome.at or 0:,} and up to {end:,}"
 
 
 def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
@@ -227,10 +225,9 @@ def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
         points = summary.curves[now.series]
         step = max((step for step in points if step <= _at(best)), default=None)
         ratio = 0.0 if step is None else points[step] / now.usual
-        level = f"{times(ratio)} the usual {name_of(now.series)}"
-        note = f"step {_at(best):,} has the best {best.series}, but {level}" * (ratio > 1.2)
+        note = f"not step {_at(best):,}, the best: it is {times(ratio)} off by then" * (ratio > 1.2)
     what = "checkpoint" if good in summary.checkpoints else "step"
-    return Tile(f"Step {good:,}", f"last safe {what}: resume there or earlier", more=note)
+    return Tile(f"Step {good:,}", f"last safe {what}: once fixed, resume there or earlier", note)
 
 
 def _at(outcome: Reading) -> int:
@@ -257,7 +254,7 @@ def calm_tiles(summary: Summary) -> tuple[Tile, ...]:
         Tile(
             digits(r.value),
             f"{r.series}, mean of the last rows",
-            f"its best: {digits(r.baseline)}, at step {r.at:,}",
+            f"its best: {digits(r.baseline)}, a mean up to step {r.at:,}",
             "warn" if has_fallen(r) else "",
         )
         for r in summary.best

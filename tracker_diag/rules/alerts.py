@@ -43,7 +43,7 @@ class Notice:
     decision: str = ""
     """What to do with the run, in a few words; empty where an incident has ended."""
     headline: str = ""
-    """What to do, what is wrong, since when and what broke first: for lists that show titles alone; empty as above."""
+    """What to do, what is wrong, since when, what broke first, where to resume: for lists of titles; empty as above."""
 
 
 @dataclass(frozen=True)
@@ -191,14 +191,15 @@ def _fired(step: int, news: Collection[_News], what_now: Recommendation) -> Noti
     text += more
     worse = lead if first.worse is None else first.worse
     begins = "Now also: " if worse is not lead else f"Now {IN_WORDS[first.incident.severity]}: " if first.worse else ""
-    broke = "" if worse is lead else f". Broke first: {lead.rule.title}, since step {lead.onset}"
+    parts = [f"{it.rule.title}, since step {it.onset}" for it in (lead, worse)[: 1 + (worse is not lead)]]
+    back = what_now.back and f"{what_now.back.capitalize()} "
     return Notice(
         step,
         first.incident.severity,
         _title(worse, lead, begins),
         "\n".join(text),
         decision=what_now.in_short,
-        headline=f"{what_now.in_short}. {worse.rule.title}, since step {worse.onset}{broke} ({_short(lead)})",
+        headline=f"{what_now.verb}. {'. Now also: '.join(parts)}. {back}({_short(lead)})",
     )
 
 

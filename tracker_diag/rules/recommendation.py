@@ -43,10 +43,15 @@ class Recommendation:
 
     @property
     def in_short(self) -> str:
-        """What to do in a few words: "Stop; resume from step 84"."""
+        """What to do in a few words: "Stop: fix it, resume from step 84"."""
+        return ": ".join(filter(None, [self.verb, self.back]))
+
+    @property
+    def back(self) -> str:
+        """Where to resume: "fix it, resume from step 84"; empty where that is not known."""
         if self.last_good_step is None:
-            return self.verb
-        return f"{self.verb}; {'if worse, ' * (self.action == 'watch')}resume from step {self.last_good_step:,}"
+            return ""
+        return f"{'if worse' if self.action == 'watch' else 'fix it'}, resume from step {self.last_good_step:,}"
 
     def to_json(self) -> dict[str, object]:
         """As `tracker-diag diagnose --json` prints it."""
@@ -118,7 +123,7 @@ def _noted(notes: Sequence[Incident], outcomes: Sequence[Reading]) -> Recommenda
 def _stops(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> str | None:
     """Why the run must not continue; None if it may be watched."""
     if lost:
-        return f"{lost[0].series} is {lost[0].value:.3g}, {lost[0].baseline:.3g} at its best"
+        return f"{lost[0].series} is {lost[0].value:.3g} lately, {lost[0].baseline:.3g} at its best"
     harm = [f for f in ongoing if f.severity == "error" or (f.rule.link == DAMAGE and not any_of(f.slice))]
     faults = harm or [f for f in ongoing if f.rule.link in NOT_TO_BE_TRUSTED]
     return f"{faults[0].rule.title} since step {faults[0].onset}" if faults else None

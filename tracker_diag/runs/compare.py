@@ -282,8 +282,9 @@ def _unsure(points: Sequence[Points], axis: Axis, references: int, *, few: bool)
     error = math.sqrt(variance) / min(references, len(points) - references)
     if not few and abs(after - before) <= MAY_DIFFER * error:
         return ""
-    why = f"too few {'values' if few else 'runs'} to tell"
-    return f"{why}: {before:.3g} against {after:.3g} over the last third"
+    why = "so few values" if few else "one run a side" if len(points) == 2 else "so few runs"
+    change = "lower" if after < before else "higher"
+    return f"seems {change}, {after:.3g} against {before:.3g} over the last third: not sure with {why}"
 
 
 def _back(level: float, *, log: bool) -> float:

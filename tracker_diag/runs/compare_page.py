@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tracker_diag.metrics.statistics import declared
 from tracker_diag.report.charts import Chart, axis_ticks, chart, drawn_marks
+from tracker_diag.report.console import cut
 from tracker_diag.report.curves import DASHBOARD
 from tracker_diag.report.palette import RUNS
 from tracker_diag.report.templates import rendered
@@ -24,7 +25,7 @@ def page(comparison: Comparison) -> str:
         arms=[(words.named_arm(arm), _color(index), arm.sources) for index, arm in enumerate(arms)],
         preferred=words.preferred(comparison),
         consequences=[
-            (words.harm(it), words.began(it), _color(index), [setting.name for setting in it.settings])
+            (words.harm(it), words.began(it), _color(index), [cut(setting.name, words.NAME) for setting in it.settings])
             for index, it in enumerate(comparison.others, 1)
         ],
         parted=any(against.parted for against in comparison.others),

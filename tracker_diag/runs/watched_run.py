@@ -126,7 +126,8 @@ class WatchedRun:
         if listed.state and row.step is not None:
             row = replace(row, level=min(row.level, _level(listed.state), key=LEVELS.index))
             if listed.first_break:
-                row = replace(row, rule=listed.first_break.partition(" ")[0], first_break=listed.first_break)
+                text, _, rule = listed.first_break.removesuffix(")").rpartition(" (")
+                row = replace(row, rule=rule, first_break=f"{rule}: {text.rpartition(' @')[0]}")
         activity, active = self._activity(row)
         note = "; ".join(filter(None, (problem, row.note)))
         return replace(row, run=listed.name, activity=activity, active=active, note=note)

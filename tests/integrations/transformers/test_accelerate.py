@@ -60,7 +60,7 @@ def test_a_tail_that_grows_is_found_in_the_runs_that_accelerate_starts_and_ends(
     found = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))["findings"]
     (tail,) = [finding for finding in found if finding["rule"] == "POL001"]
     assert tail["slice"] == "post_tool"
-    assert run.data.tags["diag.first_break"].startswith("POL001 post_tool @")
+    assert run.data.tags["diag.first_break"].startswith("after tool calls @")
     assert alerted("POL001") == {*trackers, "webhook"}
     # The other tracker has its own rows, and nothing else.
     events = EventAccumulator(str(tmp_path / alerted.project))

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 
+from tracker_diag.report.console import cut
+from tracker_diag.report.curves import PLACES
 from tracker_diag.rules.alerts import is_loud
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, incidents
@@ -20,8 +22,14 @@ def tags_of(findings: Collection[Finding]) -> dict[str, str]:
     return {
         "diag.alert.state": level,
         "diag.alert.rules": ", ".join(sorted({finding.rule.id for finding in firing})),
-        "diag.first_break": f"{first.rule.id} {first.slice} @{first.onset}" if first else "",  # MLflow cuts at 24
+        "diag.first_break": _in_short(first) if first else "",
     }
+
+
+def _in_short(first: Finding) -> str:
+    """What broke first, since when: "after tool calls @109 (POL001)". Of a list's column MLflow shows 24 characters."""
+    place = PLACES.get(first.slice, f"on {first.slice}") or cut(first.rule.title, 18)
+    return f"{place} @{first.onset} ({first.rule.id})"
 
 
 NOTE_START, NOTE_END = "\u2063\u2063", "<!-- /tracker_diag -->"

@@ -12,6 +12,7 @@ from tracker_diag.errors import DiagError, require, require_installed
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import SAMPLES, Cell, Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
+from tracker_diag.report.curves import PAIRS_IN_WORDS
 from tracker_diag.report.picture import drawn, drawn_tail, ready
 from tracker_diag.report.tables import CHECKPOINTS, events_table
 from tracker_diag.report.tokens import WORST
@@ -230,8 +231,7 @@ class MlflowTracker(Tracker):
 
     def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
         tails: dict[str, list[Histogram]] = {}
-        # MLflow lists metrics as they first came; what breaks is mostly in this slice
-        for record in sorted(records, key=lambda record: "/post_tool/" not in record.name):
+        for record in sorted(records, key=_place):
             if isinstance(record, Scalar):
                 metric = self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)
                 self._metrics.append(metric)
@@ -240,7 +240,7 @@ class MlflowTracker(Tracker):
             elif isinstance(record, Histogram):
                 tails.setdefault(record.pair, []).append(record)
         for pair, histograms in tails.items():
-            kind, what = ("reward", "Reward of sequences") if pair == SAMPLES else ("tail", f"{pair} pair")
+            kind, what = ("reward", "Reward of sequences") if pair == SAMPLES else ("tail", PAIRS_IN_WORDS[pair])
             title = f"{what}, step {step}"
             self._tails[f"{PREFIX}{pair}/{kind}.png"] = partial(picture_file, drawn_tail, histograms, title)
         for record in records:
@@ -358,3 +358,8 @@ class MlflowTracker(Tracker):
         logged = self._client.get_run(self.run_id).data.metrics
         present = self._client.get_experiment(self._experiment).tags.get(VIEW_TAG, "")
         self._client.set_experiment_tag(self._experiment, VIEW_TAG, chart_view(shown_of(logged) | keys_in(present)))
+
+
+def _place(record: Record) -> tuple[bool, bool, bool]:
+    """The tail that a reader looks for comes first: MLflow lists metrics as they first came."""
+    return "/post_tool/" not in record.name, "/p95" not in record.name, "/policy/" not in record.name

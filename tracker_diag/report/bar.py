@@ -12,8 +12,8 @@ class _Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:,.1f} {task.fields['unit']}/s", style="dim")
 
 
-def bar() -> Progress:
+def bar(console: Console | None = None) -> Progress:
     """The bar; each task of it names its `unit`."""
-    screen = Console(stderr=True)
+    screen = console or Console(stderr=True)
     fields = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rate(), TimeRemainingColumn())
     return Progress(*fields, console=screen, transient=True, disable=not screen.is_terminal)
