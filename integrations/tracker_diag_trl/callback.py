@@ -9,7 +9,7 @@ from tracker_diag_transformers import guarded
 from tracker_diag_transformers.trainer import Watching, put_first, watched_by, writers
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import CHANGED, NOTHING, add_active, clip_range, dotted, plain, tell_changed
+from tracker_diag.attach.kit import CHANGED, NOTHING, add_active, clip_range, dotted, one_of, plain, tell_changed
 from tracker_diag.hooks import after
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag_trl import SEES, TESTED
@@ -84,7 +84,7 @@ class DiagnosticsCallback(Watching):
             # On every process: where there are several, this is where they come together.
             self.monitor.log(logs or {}, state.global_step)
         if self._guarded:
-            self._guarded.decide(control, first=state.is_world_process_zero)
+            self._guarded.decide(args, control, first=state.is_world_process_zero)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._hooks.close()
@@ -146,7 +146,7 @@ def attach_trainer(
         if (watching := watched_by(trainer, DiagnosticsCallback, monitor)) is not None:
             return watching
     except CHANGED as error:
-        guarded.one_of(monitor, guards)
+        one_of(monitor, guards)
         _changed(trainer, error)
         return monitor or Monitor()
     callback = DiagnosticsCallback(trainer, monitor, guards, correct)
