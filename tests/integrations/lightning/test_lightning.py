@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -30,6 +33,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning's, of torch
 ]
+
+ROOT = Path(__file__).parents[3]
 
 
 class Agent(pl.LightningModule):
@@ -337,6 +342,21 @@ def test_one_of_several_processes_does_nothing_without_the_others(tmp_path, monk
     fitted.fit(Agent(nan_from=5), loader(20))
     assert fitted.global_step == 10
     assert any("not within reach" in event for _, event in callback.monitor.events)
+
+
+@pytest.mark.nightly
+def test_two_processes_that_decide_together_stop_at_one_step(tmp_path):
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "integrations")))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, Path(__file__).with_name("ranks.py"), tmp_path], cwd=tmp_path, capture_output=True, text=True,
+        check=False, env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    assert first[0] < 20
+    assert resume_from(tmp_path).path == str(tmp_path / "step=3.ckpt")
 
 
 @pytest.mark.nightly
