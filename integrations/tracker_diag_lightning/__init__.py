@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import on_demand
 from tracker_diag.errors import DiagError, require
+from tracker_diag.guards.policy import Guarded
 
 if TYPE_CHECKING:
     from tracker_diag_lightning.callback import DiagnosticsCallback as DiagnosticsCallback
@@ -32,7 +33,7 @@ SEES: dict[str, str] = {
 }
 
 
-def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
+def attach(trainer: Any, *, monitor: Monitor | None = None, guards: Guarded = ()) -> Monitor:
     """Add a `DiagnosticsCallback` to a `Trainer` that exists already; the same as `Trainer(callbacks=[...])`.
 
     A trainer that has one already keeps it: the monitor is that of its next `fit`.
@@ -48,7 +49,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
             if monitor is not None and monitor is not present.monitor:
                 raise DiagError("monitor: another one given, expected that which watches this trainer already, or none")
             return present.ready()
-    callback = DiagnosticsCallback(monitor=monitor)
+    callback = DiagnosticsCallback(monitor=monitor, guards=guards)
     trainer.callbacks.append(callback)
     return callback.monitor
 

@@ -11,8 +11,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, resume, tell_changed, unless_changed
-from tracker_diag.errors import DiagError, of_a_handler
+from tracker_diag.attach.kit import add_active, clip_range, one_of, resume, tell_changed, unless_changed
+from tracker_diag.errors import of_a_handler
 from tracker_diag.guards.decision import Decision
 from tracker_diag.guards.policy import Action, Guarded
 from tracker_diag.guards.steps import Steps
@@ -53,8 +53,7 @@ class DiagnosticsCallback(BaseCallback):
 
     def __init__(self, *, monitor: Monitor | None = None, guards: Guarded = ()) -> None:
         super().__init__()
-        if monitor is not None and guards:
-            raise DiagError("guards: given next to a monitor, expected one of the two; give them to the monitor")
+        one_of(monitor, guards)
         self._guards = guards
         self._steps: Steps | None = None
         self._given = monitor

@@ -4,13 +4,12 @@ from typing import Any
 
 from tracker_diag import Monitor
 from tracker_diag.attach.resume import leave
-from tracker_diag.errors import DiagError
 from tracker_diag.guards.policy import Action
 from tracker_diag.guards.policy import Guarded as Guards
 from tracker_diag.guards.steps import Steps
 from tracker_diag.tensors.ranks import AllReduce, Ranks
 
-__all__ = ["Guarded", "Guards", "one_of", "ranks"]
+__all__ = ["Guarded", "Guards", "ranks"]
 
 PENALISED = {"GRPOTrainer", "RLOOTrainer"}
 """TRL's trainers whose `beta` is the weight of the KL, at each use of it."""
@@ -39,6 +38,8 @@ class Guarded:
         with monitor.guard("integration_errors"):
             self._evaluates = getattr(trainer, "eval_dataset", None) is not None
         self._saved: tuple[Any, int] | None = None
+        self._limited: tuple[Any, int] | None = None
+        """The Trainer's arguments and how many checkpoints they keep, where that is suspended."""
 
     @property
     def can(self) -> tuple[Action, ...]:
@@ -55,10 +56,11 @@ class Guarded:
         }
         return tuple(action for action, within in given.items() if within)
 
-    def decide(self, control: Any, *, first: bool) -> None:
+    def decide(self, args: Any, control: Any, *, first: bool) -> None:
         """After a log: ask, and do it. What the Trainer does at its next occasion is asked for by `control`.
 
-        A rollback stops the training; the `first` process leaves word of the checkpoint for a launcher.
+        A rollback stops the training; the `first` process leaves word of the checkpoint for a launcher. No checkpoint
+        is deleted then: it might be that one.
         """
         decision = self._monitor.decide(self.can)
         with self._monitor.guard("integration_errors"):
@@ -66,10 +68,13 @@ class Guarded:
         with self._monitor.guard("integration_errors"):
             control.should_evaluate |= decision.reevaluate
         with self._monitor.guard("integration_errors"):
-            control.should_training_stop |= decision.stop == "training" or decision.rollback_to is not None
-        if decision.rollback_to is not None and first:
-            with self._monitor.guard("integration_errors"):
-                leave(decision.rollback_to, next(order.why for order in decision.orders if order.do == "rollback"))
+            control.should_training_stop |= decision.ends
+        with self._monitor.guard("integration_errors"):
+            if decision.rollback_to is not None and args.save_total_limit:
+                self._limited, args.save_total_limit = (args, args.save_total_limit), None
+        with self._monitor.guard("integration_errors"):
+            if first:
+                leave(decision)
         if self._steps:
             self._steps.follow(decision)
         if self._beta is not None:  # never below what the user has set
@@ -92,6 +97,8 @@ class Guarded:
             self._steps.close()
         if self._beta is not None:
             self._trainer.beta = self._beta
+        if self._limited is not None:
+            self._limited[0].save_total_limit = self._limited[1]
 
 
 def ranks() -> Ranks | None:
@@ -100,9 +107,3 @@ def ranks() -> Ranks | None:
 
     several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     return AllReduce() if several else None
-
-
-def one_of(monitor: Monitor | None, guards: Guards) -> None:
-    """Raise DiagError where both are given."""
-    if monitor is not None and guards:
-        raise DiagError("guards: given next to a monitor, expected one of the two; give them to the monitor")

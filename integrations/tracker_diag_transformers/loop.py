@@ -5,10 +5,10 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active
+from tracker_diag.attach.kit import Hooks, add_active, one_of
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag_transformers import SEES, TESTED
-from tracker_diag_transformers.guarded import Guards, one_of, ranks
+from tracker_diag_transformers.guarded import Guards, ranks
 
 
 class DiagTracker(GeneralTracker):

@@ -6,7 +6,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, plain, unless_changed
+from tracker_diag.attach.kit import add_active, one_of, plain, unless_changed
 from tracker_diag.errors import DiagError
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.rules.algorithm import algorithm_of
@@ -17,7 +17,7 @@ class Watching(TrainerCallback):
     """A monitor for each training of a Trainer, its state in the checkpoints, and its guards; for TRL too."""
 
     def __init__(self, trainer: Any, monitor: Monitor | None, guards: guarded.Guards) -> None:
-        guarded.one_of(monitor, guards)
+        one_of(monitor, guards)
         self.trainer = trainer
         """None where it is not known."""
         self._given, self._guards = monitor is not None, guards
@@ -99,7 +99,7 @@ class DiagnosticsCallback(Watching):
             with self.monitor.guard("integration_errors"):
                 self.monitor.log(logs, state.global_step)
             if self._guarded:
-                self._guarded.decide(control, first=state.is_world_process_zero)
+                self._guarded.decide(args, control, first=state.is_world_process_zero)
 
 
 def attach_trainer(trainer: Any, monitor: Monitor | None, guards: guarded.Guards) -> Monitor:
@@ -112,7 +112,7 @@ def attach_trainer(trainer: Any, monitor: Monitor | None, guards: guarded.Guards
         callback.trainer = trainer
         put_first(trainer, callback)
         return callback.monitor
-    guarded.one_of(monitor, guards)
+    one_of(monitor, guards)
     return monitor or Monitor()
 
 

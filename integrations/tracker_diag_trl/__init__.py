@@ -38,8 +38,8 @@ SEES = {
     "samples": "GRPO and RLOO: rewards by function, advantage, length and text of each completion, and the tool calls "
     "that were answered, by tool; with attach(correct=...) whether it is right. Of several processes, the first counts "
     "those of all; those of the others come a log later; texts stay on their process",
-    "seconds": "GRPO of several processes: the time of each for sampling, tools and log-probabilities, to name a slow "
-    "process",
+    "seconds": "GRPO and RLOO of several processes: the time of each for sampling, tools and log-probabilities, to "
+    "name a slow process",
     "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
     "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in "
     "AsyncGRPO; in Distillation, whose loss makes no log-probabilities of tokens; in IW-OPD with the JSD loss; in GKD "

@@ -9,7 +9,8 @@ from tracker_diag_transformers import guarded
 from tracker_diag_transformers.trainer import Watching, put_first, watched_by, writers
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import CHANGED, NOTHING, add_active, clip_range, dotted, plain, tell_changed
+from tracker_diag.attach.kit import CHANGED, NOTHING, add_active, clip_range, dotted, one_of, plain, tell_changed
+from tracker_diag.attach.own_time import OwnTime
 from tracker_diag.hooks import after
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag_trl import SEES, TESTED
@@ -29,7 +30,7 @@ UNSLOTH = (
 )
 
 ALONE = ("_generate_single_turn", "_tool_call_loop", "_get_per_token_logps_and_entropies")
-"""What a process of GRPO does without the others: sampling, tools, and the pass that makes log-probabilities."""
+"""What a process of GRPO or RLOO does without the others: sampling, tools, the pass that makes log-probabilities."""
 
 SCORED = ("GRPOTrainer", "RLOOTrainer")
 """How the names of trainers end that tell the rewards of each completion."""
@@ -55,13 +56,14 @@ class DiagnosticsCallback(Watching):
         self.monitor.framework = names_of(trainer)
         self._tensors: GrpoTensors | None = None
         self._found = False
-        self._hooks = ExitStack()
+        self._hooks, self._own_time = ExitStack(), OwnTime()
         if kind := tensors_of(trainer):
             self._look(trainer, kind)
         elif of_unsloth(trainer):
             _warn(trainer, UNSLOTH)
         if any(kind.__name__.endswith(SCORED) for kind in type(trainer).__mro__):
             self._look_at_samples(trainer)
+        self._hooks.callback(self._own_time.on(trainer, *ALONE))  # last, as it hides what they take
 
     def _made(self, trainer: Any) -> Monitor:
         known: dict[str, Any] = {}
@@ -80,11 +82,13 @@ class DiagnosticsCallback(Watching):
         with self.monitor.guard("integration_errors"):
             if not (self._found or self._given) and state.is_world_process_zero:
                 self._find_trackers(begun=state.global_step > 0)
+        if (seconds := self._own_time.taken()) is not None:
+            self.monitor.observe(seconds=seconds)
         with self.monitor.guard("integration_errors"):
             # On every process: where there are several, this is where they come together.
             self.monitor.log(logs or {}, state.global_step)
         if self._guarded:
-            self._guarded.decide(control, first=state.is_world_process_zero)
+            self._guarded.decide(args, control, first=state.is_world_process_zero)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._hooks.close()
@@ -115,7 +119,6 @@ class DiagnosticsCallback(Watching):
             _changed(trainer, error, "ratios of tokens are not seen")
             return
         self._tensors = tensors
-        self._hooks.callback(tensors.own_time.on(trainer, *ALONE))
         try:
             if whole := tensors.generates:
                 self._hooks.callback(after(trainer, whole, ("inputs",), tensors.rows.generated, self.monitor))
@@ -146,7 +149,7 @@ def attach_trainer(
         if (watching := watched_by(trainer, DiagnosticsCallback, monitor)) is not None:
             return watching
     except CHANGED as error:
-        guarded.one_of(monitor, guards)
+        one_of(monitor, guards)
         _changed(trainer, error)
         return monitor or Monitor()
     callback = DiagnosticsCallback(trainer, monitor, guards, correct)

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 
 from tracker_diag import Monitor
-from tracker_diag.attach.own_time import OwnTime
 from tracker_diag.hooks import Seen
 from tracker_diag.metrics.series import Pair
 from tracker_diag_trl.rows import Rows
@@ -39,7 +38,7 @@ class GrpoTensors:
     def __init__(self, trainer: Any, monitor: Monitor) -> None:
         args = trainer.args
         self._trainer, self._monitor = trainer, monitor
-        self.rows, self.own_time = Rows(trainer), OwnTime()
+        self.rows = Rows(trainer)
         self._steps, self._every = self._schedule(args)
         self.stale = int(args.gradient_accumulation_steps) % self._every != 0
         """Whether some of a generation is trained on after an update."""
@@ -116,7 +115,7 @@ class GrpoTensors:
             old = logprobs.detach()  # once, as TRL itself does, so that rules can say why it is no signal
         pairs = {name: values for name, values in (("old_logprobs", old), ("ref_logprobs", ref)) if values is not None}
         if pairs:
-            self._monitor.observe(logprobs=logprobs, seconds=self.own_time.taken(), **pairs, **shown)
+            self._monitor.observe(logprobs=logprobs, **pairs, **shown)
             self._told = True
 
     def left_out(self) -> dict[str, int]:
@@ -153,7 +152,6 @@ class GrpoTensors:
         self._monitor.observe(
             old_logprobs=logprobs if old is None else old,  # none is kept if there is no update between the two
             rollout_logprobs=rollout,
-            seconds=self.own_time.taken(),
             **{**shown, **masks, **applied},
         )
 

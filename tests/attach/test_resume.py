@@ -2,22 +2,31 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tracker_diag.attach.resume import FILE, leave, resume_from
+from tracker_diag.attach import resume
+from tracker_diag.attach.resume import FILE, resume_from
 from tracker_diag.errors import DiagError
 from tracker_diag.guards.checkpoints import Register, of_state
+from tracker_diag.guards.decision import Decision, Order
 
 
-@pytest.fixture
-def saved(tmp_path):
-    folder = tmp_path / "checkpoint-20"
-    folder.mkdir()
-    (folder / "model.bin").write_bytes(b"weights")
+@pytest.fixture(params=["checkpoint-20/model.bin", "step=20.ckpt"])
+def saved(request, tmp_path):
+    """In a folder, or in a file as Lightning's."""
+    file = tmp_path / request.param
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"weights")
     register = Register()
-    register.register(folder, 20, [])
+    register.register(file if file.parent == tmp_path else file.parent, 20, [])
     return of_state(register.state_dict()[0])
+
+
+def leave(checkpoint, why):
+    dry = Order("rollback", "", "that of a dry run", dry=True)
+    resume.leave(Decision(rollback_to=checkpoint, orders=(dry, Order("rollback", "", why, dry=False))))
 
 
 def test_it_is_taken_once(saved, tmp_path):
@@ -43,9 +52,11 @@ def test_a_checkpoint_that_is_gone_or_changed_is_refused(saved, tmp_path):
     with pytest.raises(DiagError, match=r"gone.*expected the checkpoint of step 20 as it was saved"):
         resume_from(tmp_path)
     leave(saved, "why")
-    (tmp_path / "checkpoint-20" / "model.bin").write_bytes(b"other")
-    with pytest.raises(DiagError, match="expected the checkpoint of step 20 as it was saved"):
+    (file,) = (file for file in (Path(saved.path), Path(saved.path, "model.bin")) if file.is_file())
+    file.write_bytes(b"another")
+    with pytest.raises(DiagError, match="expected the checkpoint of step 20 as it was saved") as error:
         resume_from(tmp_path)
+    assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("text", ["", "[]", json.dumps({"checkpoint": {}, "why": "", "times": 1})])

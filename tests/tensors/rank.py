@@ -133,7 +133,7 @@ def through_store(rank, world, port, folder):
     return report(monitor)
 
 
-def deciding(monitor, rank):
+def deciding(monitor, rank, folder):
     """Only rank 0 hears of the loss; what each rank has decided at each step."""
     found = []
     for step in range(6):
@@ -142,7 +142,8 @@ def deciding(monitor, rank):
         decision = monitor.decide()
         found.append([decision.stop, decision.lr_factor, decision.rollback_to and decision.rollback_to.step])
         if step == 0 and rank == 0:
-            monitor.checkpoint(Path(__file__), 0)
+            (saved := folder / "saved").write_text("weights")
+            monitor.checkpoint(saved, 0)
             monitor.guards.checkpoints._underway[0].result(60)
     return found
 
@@ -157,7 +158,7 @@ def guarded(ranks):
 def decide_all_reduce(rank, world, port, folder):
     begin(rank, world, port)
     monitor = guarded(AllReduce())
-    found = deciding(monitor, rank)
+    found = deciding(monitor, rank, folder)
     if rank == 0:  # alone: nobody acts where not all do
         monitor.log({"loss": 2.0}, 6)
     alone = monitor.decide()
@@ -168,7 +169,7 @@ def decide_all_reduce(rank, world, port, folder):
 def decide_through_store(rank, world, port, folder):
     store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=180), wait_for_workers=False)
     monitor = guarded(ThroughStore(store, rank, world))
-    found = deciding(monitor, rank)
+    found = deciding(monitor, rank, folder)
     (folder / f"{rank}.done").touch()
     until(lambda: all((folder / f"{other}.done").exists() for other in range(world)))
     monitor.close()

@@ -17,6 +17,7 @@ from typing import Any
 from rich.text import Text
 
 from tracker_diag.errors import DiagError, require
+from tracker_diag.guards.policy import Guarded
 from tracker_diag.hooks import HookError
 from tracker_diag.metrics.series import CONTEXT, DIMENSIONS, PAIRS, Pair
 from tracker_diag.monitor.monitor import Monitor
@@ -157,6 +158,12 @@ def _begins_anew(monitor: Monitor, why: str) -> None:
 
 _watched: dict[int, tuple[Callable[[], object], Monitor]] = {}
 """By the id of what is watched: what gives it, if it is there yet, and its monitor, until that is closed."""
+
+
+def one_of(monitor: Monitor | None, guards: Guarded) -> None:
+    """Raise DiagError where both are given."""
+    if monitor is not None and guards:
+        raise DiagError("guards: given next to a monitor, expected one of the two; give them to the monitor")
 
 
 def watching(owner: object, monitor: Monitor | None) -> Monitor | None:

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tracker_diag.errors import DiagError
-from tracker_diag.guards.checkpoints import Checkpoint, changed, of_state
+from tracker_diag.guards.checkpoints import changed, of_state
+from tracker_diag.guards.decision import Decision
 from tracker_diag.health import private
 
 FILE = "diag-resume.json"
@@ -29,7 +30,7 @@ class Resume:
     """Where training is to be started again."""
 
     path: str
-    """Folder of the checkpoint, whose files are what they were when it was saved."""
+    """Folder or file of the checkpoint, which is what it was when it was saved."""
     step: int
     why: str
     """What the guard said."""
@@ -37,9 +38,12 @@ class Resume:
     """How often training was rolled back by now, with this time."""
 
 
-def leave(checkpoint: Checkpoint, why: str) -> None:
-    """Leave word in the folder that `checkpoint` is in."""
+def leave(decision: Decision) -> None:
+    """Leave word of the checkpoint to go back to, in the folder that it is in; nothing where there is none."""
+    if (checkpoint := decision.rollback_to) is None:
+        return
     folder = Path(checkpoint.path).parent
+    why = next(order.why for order in decision.orders if order.do == "rollback" and not order.dry)
     left = {"checkpoint": asdict(checkpoint), "why": why, "times": _times(folder) + 1}
     private(folder / FILE, json.dumps(left, indent=1))
 

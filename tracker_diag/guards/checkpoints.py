@@ -201,6 +201,9 @@ def prove(root: Path) -> Manifest:
         written.flush()
         os.fsync(written.fileno())
     part.replace(file)
+    for left in root.parent.glob(f"*.{MANIFEST}"):  # of files that the trainer has deleted since
+        if not left.with_name(left.name.removesuffix(f".{MANIFEST}")).exists():
+            left.unlink(missing_ok=True)
     return manifest
 
 
@@ -235,6 +238,8 @@ def glance(checkpoint: Checkpoint) -> str:
     """What is wrong with it, as far as names and sizes say; empty if nothing is."""
     root = Path(checkpoint.path)
     try:
+        if not root.exists():
+            return f"{root.name} is gone"
         listed = _listed(root)
         for name, (size, _) in listed.items():
             now = (root / name if root.is_dir() else root).stat().st_size

@@ -66,6 +66,11 @@ class Decision:
         return [Notice(step, "warn", f"A guard acts: {order.do.replace('_', ' ')}", order.why) for order in done]
 
     @property
+    def ends(self) -> bool:
+        """Whether a training that cannot load a checkpoint midway ends here."""
+        return self.stop == "training" or self.rollback_to is not None
+
+    @property
     def dry(self) -> bool:
         """Whether guards would do something, and none of them does."""
         return bool(self.orders) and all(order.dry for order in self.orders)

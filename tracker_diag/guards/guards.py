@@ -67,6 +67,11 @@ class Guards:
         """Steps on which a guard that acts was due; negative once it has been asked, or a warning was given."""
 
     @property
+    def alone(self) -> bool:
+        """Whether this process decides without others."""
+        return self._ranks is None
+
+    @property
     def _leads(self) -> bool:
         return self._ranks is None or self._ranks.leads
 

@@ -230,8 +230,8 @@ class Monitor(AbstractContextManager["Monitor"]):
 
         Several calls before a `log`, such as one for each micro-batch, add up. So do several calls with one `step`. See
         `Tensors` for shapes, units and dtypes. `seconds` is this rank's own time for the step, without waiting for
-        other ranks; with it a straggler is found. Tensors on a device stay there. From the second call on, nothing
-        waits for the device.
+        other ranks; with it, also without tensors, a straggler is found. Tensors on a device stay there. From the
+        second call on, nothing waits for the device.
 
         Raises:
             BatchError: on the first call, if the tensors do not fit together.

@@ -95,6 +95,9 @@ class Run:
     def observe(self, tensors: Tensors, step: int | None, seconds: float | None) -> None:
         """Take in the tensors of a batch, of `step` or of the next `log`; see `Monitor.observe`."""
         self._finish_other(step)
+        if not tensors and seconds is not None:
+            self.intake.came(step, seconds)
+            return
         self.intake.observe(tensors, step, seconds)
         self._health.strict = False
         self.warn(self.silence.observed(step))

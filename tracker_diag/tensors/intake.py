@@ -64,13 +64,13 @@ class Intake:
         """
         self._batches += 1
         if not self._health.strict:  # one that is rejected counts too, as the other ranks wait for it
-            self._came(step, seconds)
+            self.came(step, seconds)
         tensors = cast("Tensors", {name: value for name, value in tensors.items() if value is not None})
         try:
             batch = TokenBatch.validated(check=self._health.strict, **tensors)
         except BatchError as error:
             if error.masked:
-                self._came(step, seconds)
+                self.came(step, seconds)
             raise
         first, on_host_already = self._health.strict, not batch.is_on_device
         # Of a batch on the host labels of all tokens are made for what needs them alone.
@@ -78,7 +78,7 @@ class Intake:
         if first:
             self._health.warn(suspicions(tensors, batch, labels))
             self.told_by = told_by(tensors)
-            self._came(step, seconds)
+            self.came(step, seconds)
         add_observations(self._incoming, reduced(batch, self._names, self._batches, self._clip, labels))
         self.worst.observe(batch, labels, self._names)
 
@@ -91,7 +91,8 @@ class Intake:
         add_observations(self._incoming, renamed(observed, names, self._names))
         self._heard(missing, lost)
 
-    def _came(self, step: int | None, seconds: float | None) -> None:
+    def came(self, step: int | None, seconds: float | None) -> None:
+        """Something has come of `step`, if only the time that this rank took for itself."""
         self.asked, self.step, self.says_step = True, step, step is not None
         if seconds is not None:
             self._seconds = (self._seconds or 0.0) + seconds

@@ -344,7 +344,8 @@ def test_two_ranks_are_seen_as_one_process_would_see_them_and_train_as_without_u
             assert ours == {name: counted(alone, pair, column)[name] for name in ours}
     assert counted(alone, "mismatch")["post_tool"]
     assert alerted("POL001") == {"wandb", "webhook"}
-    assert ["(POL001" in one["title"] for one in alerted.told].count(True) == 1  # by one process
+    told = [one["title"] for one in alerted.told]  # a later one says that the reward never rose
+    assert told.count("Token probabilities diverge after tool calls (POL001 post_tool)") == 1  # by one process
 
 
 @pytest.mark.matrix("areal", "real modules, made tensors")

@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -18,14 +21,20 @@ from tracker_diag_lightning import DiagnosticsCallback, attach
 from tracker_diag_lightning import callback as of_callback
 
 import tracker_diag as td
+from tests.examples.test_launcher import hashed
 from tests.integrations.conformance import METRICS, SameWithUs, SurvivesWhatBreaks, WatchedOnce, same
+from tracker_diag.attach.resume import resume_from
+from tracker_diag.guards.checkpoints import MANIFEST
 from tracker_diag.testing import CapturingTracker
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning's, of torch
 ]
+
+ROOT = Path(__file__).parents[3]
 
 
 class Agent(pl.LightningModule):
@@ -117,7 +126,7 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
     TOUCHED = {
         "Trainer.should_stop": set(), "Trainer.diag": set(), "Trainer.is_global_zero": set(),
         "Trainer.loggers": {METRICS}, "Trainer.estimated_stepping_batches": set(), "Trainer.log_every_n_steps": set(),
-        "Trainer.ckpt_path": set(), "Trainer.default_root_dir": {METRICS},
+        "Trainer.ckpt_path": set(), "Trainer.default_root_dir": {METRICS}, "Trainer.world_size": set(),
     }  # fmt: skip
     BY_DAY = {"Trainer.loggers", "Trainer.is_global_zero"}
 
@@ -270,6 +279,84 @@ def test_a_guard_stops_a_training_that_is_lost_and_no_healthy_one(tmp_path):
     assert lost == (7, [  # the row of a step comes after its batch, and the next batch is there already
         "guard stop_training: stop training", "guard save_state: not done, not within reach of this trainer",
     ])  # fmt: skip
+
+
+class Kept(ModelCheckpoint):
+    """Knows the hash of the weights in each file, and of those that training began with."""
+
+    def __init__(self, folder, **settings):
+        super().__init__(folder, "{step}", every_n_train_steps=3, **settings)
+        self.hashes, self.begun = {}, ()
+
+    def on_train_start(self, trainer, pl_module):
+        super().on_train_start(trainer, pl_module)
+        self.begun = trainer.global_step, hashed(pl_module)
+
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        self.hashes.setdefault(trainer.global_step, hashed(pl_module))
+
+
+def launched(folder, kept, resume, faults):
+    """What a launcher calls: a training of 20 steps, from the checkpoint of `resume` if there is one."""
+    ours = DiagnosticsCallback(guards=[td.Guard(do="rollback", act=True)])
+    fitting = trainer(folder, [ours, kept], logger=CSVLogger(folder), steps=20, enable_checkpointing=True)
+    fitting.fit(Agent(**faults), loader(20), ckpt_path=resume and resume.path)
+    assert ours.monitor.failures == []
+    return fitting
+
+
+@pytest.mark.parametrize("settings", [{"save_top_k": -1}, {"save_last": True}], ids=["all", "only the latest"])
+def test_a_launcher_resumes_from_the_verified_checkpoint_what_a_rollback_has_stopped(tmp_path, settings):
+    resume, faults, first, kept_in = None, [{}, {"nan_from": 4}], None, tmp_path / "kept"
+    while True:  # as in docs/guards.md
+        kept = Kept(kept_in, **settings)
+        stopped = launched(tmp_path, kept, resume, faults.pop())
+        if (resume := resume_from(kept_in)) is None:
+            break
+        first = stopped.global_step, resume, kept
+    ended, resume, saved = first
+    assert (ended, resume.step, Path(resume.path).name, resume.times) == (6, 2, "step=3.ckpt", 1)
+    assert (saved.save_top_k, saved.save_last) == (settings.get("save_top_k", 1), settings.get("save_last"))
+    assert kept.begun == (3, saved.hashes[3])
+    assert stopped.global_step == 20
+    assert all(values.isfinite().all() for values in stopped.model.parameters())
+    proofs = [file.name.removesuffix(f".{MANIFEST}") for file in kept_in.glob(f"*.{MANIFEST}")]
+    assert len({*proofs} - {file.name for file in kept_in.glob("*.ckpt")}) <= 1  # that of the last that was deleted
+
+
+@pytest.mark.parametrize("broken", ["gone", "another"])
+def test_a_checkpoint_that_is_gone_or_another_is_reported_in_one_line(tmp_path, broken):
+    launched(tmp_path, Kept(tmp_path / "kept", save_top_k=-1), None, {"nan_from": 4})
+    file = tmp_path / "kept" / "step=3.ckpt"
+    file.unlink() if broken == "gone" else file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(td.DiagError, match=r"step=3\.ckpt: .*; expected the checkpoint of step 2") as error:
+        resume_from(tmp_path / "kept")
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_one_of_several_processes_does_nothing_without_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(pl.Trainer, "world_size", 2)
+    callback = DiagnosticsCallback(guards=[td.Guard(do="rollback", act=True)])
+    fitted = trainer(tmp_path, [callback, Kept(tmp_path / "kept")], steps=10, enable_checkpointing=True)
+    fitted.fit(Agent(nan_from=5), loader(20))
+    assert fitted.global_step == 10
+    assert any("not within reach" in event for _, event in callback.monitor.events)
+
+
+@pytest.mark.nightly
+def test_two_processes_that_decide_together_stop_at_one_step(tmp_path):
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "integrations")))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, Path(__file__).with_name("ranks.py"), tmp_path], cwd=tmp_path, capture_output=True, text=True,
+        check=False, env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    assert first[0] < 20
+    assert resume_from(tmp_path).path == str(tmp_path / "step=3.ckpt")
 
 
 @pytest.mark.nightly

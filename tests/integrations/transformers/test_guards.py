@@ -56,9 +56,10 @@ def test_it_saves_evaluates_and_stops_and_the_register_knows_where_to_go_back_to
 
 
 def test_a_rollback_stops_it_and_leaves_word_for_a_launcher(tmp_path):
-    trainer, _ = breaking(tmp_path, save_strategy="steps", save_steps=3)
+    trainer, _ = breaking(tmp_path, save_strategy="steps", save_steps=1, save_total_limit=1)
     attach(trainer, guards=[guard("rollback")])
     trainer.train()
+    assert trainer.args.save_total_limit == 1
     resume = resume_from(tmp_path)
     assert (resume.path, resume.step, resume.times) == (str(tmp_path / "checkpoint-6"), 6, 1)
     assert trainer.state.global_step < trainer.args.max_steps

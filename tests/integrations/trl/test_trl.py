@@ -633,6 +633,12 @@ def test_several_processes_are_counted_together_and_the_slower_one_is_seen(two_p
 
 
 @pytest.mark.nightly
+def test_of_two_processes_that_tell_no_tensors_the_slower_one_is_seen(two_processes):
+    first, _ = two_processes("slower")
+    assert max(filter(None, first["slower"])) > 1.5
+
+
+@pytest.mark.nightly
 def test_every_process_does_what_the_first_one_decides_though_it_found_nothing_itself(two_processes):
     """Asked after each row, of which the last sums the training up; what is decided holds from the next step on."""
     first, second = two_processes("guards")

@@ -170,6 +170,23 @@ def counts(folder, first):
     return run.monitor, {"slices": slices, "calls": run.trainer.calls, "slower": ratios}
 
 
+def slower(folder, first):
+    """One of two processes of RLOO, which tells no tensors; the second one samples slowly."""
+
+    class Slow(trl.RLOOTrainer):
+        def _generate_single_turn(self, *args, **kwargs):
+            time.sleep(0.0 if first else 2.0)
+            return super()._generate_single_turn(*args, **kwargs)
+
+    set_seed(0)
+    settings = {"per_device_train_batch_size": 4, "num_generations": 2, "max_steps": 3, "ddp_backend": "gloo"}
+    args = trl.RLOOConfig(**common(folder) | settings, max_completion_length=16)
+    data = Dataset.from_list(prompts(32))
+    run = watched(Slow(model(), judge(errs=0.35), args, train_dataset=data, processing_class=tokenizer()))
+    scalars = [run.kept.scalars(step) for step in run.kept.records] if first else []
+    return run.monitor, {"slower": [found.get("diag/health/rank_time_ratio") for found in scalars]}
+
+
 def guards(folder, first):
     """One of two processes, of which the first alone finds its entropy too high."""
     own = ({"do": "scale_lr", "bounds": (0.25, 0.25), "hold": 1}, {"do": "stop_update", "hold": 2})
