@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tracker_diag import Monitor, wrap
+from tracker_diag.attach.kit import add_active
+from tracker_diag.attach.saved import Saved
 from tracker_diag.rules.loader import catalog
 from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.scrub import without_secrets
@@ -178,5 +180,8 @@ def test_the_diagnostics_can_be_turned_off_from_outside(monkeypatch, tmp_path):
     seen = CapturingTracker()
     with Monitor([seen]) as monitor:
         monitor.log({"loss": float("nan")}, 0)
+        add_active(monitor, sees={})
+        Saved(monitor).put(tmp_path)
+        assert not Saved(monitor).find(tmp_path)
     assert (seen.own, seen.summary) == ({}, None)
-    assert not (tmp_path / "none").exists()
+    assert list(tmp_path.iterdir()) == []

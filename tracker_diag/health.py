@@ -145,14 +145,11 @@ class Health:
             _log.warning("%s", text)
 
     @contextmanager
-    def guard(self, kind: str, *, strict: bool | None = None) -> Generator[None, None, None]:
+    def guard(self, kind: str) -> Generator[None, None, None]:
         """Count what is raised inside, warn of the first of its kind, and continue.
 
         A first batch's error goes through. So does what a signal handler of the user's raises, Ctrl-C among it: it may
         cost the step that it comes in, and is counted as `interrupted_steps`.
-
-        Args:
-            strict: whether this is such a first batch; `Health.strict` where it is not said.
         """
         with self.turn:
             if self._depth == 0:
@@ -161,15 +158,14 @@ class Health:
             try:
                 yield
             except Exception as error:
-                of_batch = kind in ("rejected_batches", "rejected_samples")
-                if of_batch and (self.strict if strict is None else strict) and not _masked(error):
+                if kind == "rejected_batches" and self.strict and not _masked(error):
                     raise
                 if of_a_handler(error, self._handlers):
                     self._interrupted()
                     raise
                 if isinstance(error, StepError):
                     kind = "late_steps"
-                elif of_batch and not isinstance(error, DiagError):
+                elif kind in ("rejected_batches", "rejected_samples") and not isinstance(error, DiagError):
                     kind = "internal_errors"
                 self.record(kind, error)
             except KeyboardInterrupt:

@@ -265,9 +265,9 @@ class Monitor(AbstractContextManager["Monitor"]):
                     self._run.warn(self.silence.observed(None))
 
     def samples(self, *, step: int | None = None, **columns: "Unpack[Columns]") -> None:
-        """Take in what is known of each sequence of a batch, see `Columns`; as `observe` does, with its errors."""
+        """Take in what is known of each sequence of a batch, see `Columns`; as `observe` does, but it never raises."""
         if not self._over():
-            with self.guard("rejected_samples", strict=self._run.samples.strict):
+            with self.guard("rejected_samples"):
                 self._run.put_columns(columns, None if step is None else step_of(step))
 
     def synced(self) -> None:
@@ -346,7 +346,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
         All baselines restart, findings that rest on one end, and `reason` is written into the tracker.
         """
-        self._run.requests.append(Request(without_secrets(reason)))
+        self._run.requests.append(Request(without_secrets(str(reason))))
 
     def acknowledge(self, rule: str, reason: str, steps: int | None = None) -> None:
         """Keep quiet what you know of: the incidents that `rule` is a part of, from the next step on.
@@ -354,7 +354,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         They stay listed. Alerts, guards and the advice leave them out until they get worse, or for so many `steps`.
         `reason` is written into the tracker.
         """
-        self._run.requests.append(Request(without_secrets(reason), rule, steps))
+        self._run.requests.append(Request(without_secrets(str(reason)), rule, steps))
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs to raise the same alerts as an unbroken one.
