@@ -71,7 +71,11 @@ def test_secrets_of_settings_are_known_in_whatever_a_run_leaves(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path / "new" / "folder"))
     config = {f"part{number}.{name}": secret for number, (name, secret) in enumerate(CORPUS)}
-    config |= {"listed": [{"api_key": "in-A-List-1"}], "auth": ("in-A-Tuple-1",), "argv": "--hf_token=in-Arguments-1"}
+    config |= {
+        "listed": [{"api_key": "in-A-List-1"}],
+        "auth": ("in-A-Tuple-1",),
+        "argv": "--hf_token=in-Arguments-1 --pass_by accuracy",
+    }
     config |= {"uri": "postgresql://me:in-An-Address-1@host/db", "pass_criterion": "accuracy"}
     secrets = [secret for _, secret in CORPUS]
     secrets += [f"in-{place}-1" for place in ("A-List", "A-Tuple", "Arguments", "An-Address")]

@@ -139,7 +139,8 @@ def learn(value: object, name: str = "") -> None:
             _learnt[value] = None
     elif isinstance(value, str):
         named = [value[start:end].strip("\"'") for start, end, _ in _next_to_names(value)]
-        _learnt.update(dict.fromkeys(named + PASSWORD.findall(value)))
+        _learnt.update(dict.fromkeys(part for part in named if not WORDS_ALONE.fullmatch(part)))
+        _learnt.update(dict.fromkeys(PASSWORD.findall(value)))
 
 
 def without_password(address: str) -> str:
