@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tracker_diag import Monitor, wrap
@@ -17,7 +18,7 @@ from tracker_diag.attach.saved import Saved
 from tracker_diag.rules.loader import catalog
 from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.scrub import without_secrets
-from tracker_diag.testing import CapturingTracker
+from tracker_diag.testing import CapturingTracker, example_batch
 from tracker_diag.trackers.files.write import JsonlTracker, unused_folder
 
 NAMES = (
@@ -79,11 +80,13 @@ def test_secrets_of_settings_are_known_in_whatever_a_run_leaves(tmp_path, monkey
     config |= {"uri": "postgresql://me:in-An-Address-1@host/db", "pass_criterion": "accuracy"}
     secrets = [secret for _, secret in CORPUS]
     secrets += [f"in-{place}-1" for place in ("A-List", "A-Tuple", "Arguments", "An-Address")]
+    address = "https://in-An-Address-1@host:5000/env"
     said = f"accuracy; {'; '.join(secrets)}"
     with suppress(RuntimeError), Monitor([JsonlTracker(unused_folder())], config=config, texts=True) as monitor:
         leave_one(monitor)
         for step in range(3):
-            monitor.samples(reward=[1.0], text=[said])
+            monitor.samples(reward=[1.0], text=[said], env=[address], calls=[[{"name": address}]])
+            monitor.observe(**example_batch(step) | {"env": np.full(64, address)})
             monitor.rebaseline(said)
             with monitor.guard("internal_errors"):
                 raise ValueError(said)

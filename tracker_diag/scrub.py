@@ -160,6 +160,10 @@ def without_secrets(text: str) -> str:
     return _put(text, _random(text))
 
 
+name_without_secrets = lru_cache(4096)(without_secrets)
+"""The same for names of tools and environments, which come with each batch: they may be addresses."""
+
+
 def _put(text: str, places: Iterable[Place]) -> str:
     parts, done = list[str](), 0
     for start, end, stars in places:
