@@ -19,7 +19,7 @@ STANDS_ON = {
     "records": {"stats"},
     "detect": {"errors", "stats"},
     "metrics": {"errors", "stats"},
-    "tensors": {"errors", "health", "records", "stats", "metrics"},
+    "tensors": {"errors", "health", "scrub", "records", "stats", "metrics"},
     "samples": {
         "errors",
         "health",

@@ -1,17 +1,25 @@
 """Secrets of every form in every place are starred, and what is none stays as it is."""
 
+import json
+import logging
 import random
 import re
 import string
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tracker_diag import Monitor, wrap
+from tracker_diag.attach.kit import add_active
+from tracker_diag.attach.saved import Saved
 from tracker_diag.rules.loader import catalog
+from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.scrub import without_secrets
-from tracker_diag.testing import CapturingTracker
+from tracker_diag.testing import CapturingTracker, example_batch
+from tracker_diag.trackers.files.write import JsonlTracker, unused_folder
 
 NAMES = (
     "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY", "HF_TOKEN", "SLACK_WEBHOOK_URL", "PGPASSWORD",
@@ -58,6 +66,42 @@ def test_of_100_secrets_in_20_places_none_is_left(monkeypatch, known):
                 text = without_secrets(said.replace("{}", secret))
                 left += [(text, secret)] if secret in text or secret[5:] in text else []
     assert left == []
+
+
+def test_secrets_of_settings_are_known_in_whatever_a_run_leaves(tmp_path, monkeypatch, capfd, caplog):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path / "new" / "folder"))
+    config = {f"part{number}.{name}": secret for number, (name, secret) in enumerate(CORPUS)}
+    config |= {
+        "listed": [{"api_key": "in-A-List-1"}],
+        "auth": ("in-A-Tuple-1",),
+        "argv": "--hf_token=in-Arguments-1 --pass_by accuracy",
+    }
+    config |= {"uri": "postgresql://me:in-An-Address-1@host/db", "pass_criterion": "accuracy"}
+    secrets = [secret for _, secret in CORPUS]
+    secrets += [f"in-{place}-1" for place in ("A-List", "A-Tuple", "Arguments", "An-Address")]
+    address = "https://in-An-Address-1@host:5000/env"
+    said = f"accuracy; {'; '.join(secrets)}"
+    with suppress(RuntimeError), Monitor([JsonlTracker(unused_folder())], config=config, texts=True) as monitor:
+        leave_one(monitor)
+        for step in range(3):
+            monitor.samples(reward=[1.0], text=[said], env=[address], calls=[[{"name": address}]])
+            monitor.observe(**example_batch(step) | {"env": np.full(64, address)})
+            monitor.rebaseline(said)
+            with monitor.guard("internal_errors"):
+                raise ValueError(said)
+            monitor.log({"loss": 0.5}, step)
+        (tmp_path / "state").touch(0o600)
+        (tmp_path / "state").write_text(json.dumps(monitor.state_dict()))
+        raise RuntimeError(said)
+    logging.getLogger("tracker_diag").warning("it said %s", said)
+    left = [place for place in tmp_path.rglob("*") if place != tmp_path]
+    assert len(left) > 8
+    texts = {place.name: place.read_text() for place in left if place.is_file()}
+    texts |= {"terminal": "".join(capfd.readouterr()), "log": caplog.text}
+    assert [(name, secret) for name, text in texts.items() for secret in secrets if secret in text] == []
+    assert any("accuracy" in text for text in texts.values())
+    assert {place.name for place in left if place.stat().st_mode & 0o077} == set()
 
 
 @pytest.mark.parametrize("secret", [
@@ -143,5 +187,8 @@ def test_the_diagnostics_can_be_turned_off_from_outside(monkeypatch, tmp_path):
     seen = CapturingTracker()
     with Monitor([seen]) as monitor:
         monitor.log({"loss": float("nan")}, 0)
+        add_active(monitor, sees={})
+        Saved(monitor).put(tmp_path)
+        assert not Saved(monitor).find(tmp_path)
     assert (seen.own, seen.summary) == ({}, None)
-    assert not (tmp_path / "none").exists()
+    assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,14 @@ from tracker_diag.scrub import without_secrets
 _log = logging.getLogger("tracker_diag")
 
 
+def _starred(record: logging.LogRecord) -> bool:
+    record.msg, record.args = without_secrets(record.getMessage()), ()
+    return True
+
+
+_log.addFilter(_starred)
+
+
 def _masked(error: Exception) -> bool:
     return isinstance(error, BatchError) and error.masked
 
@@ -39,9 +47,16 @@ def folder() -> Path:
     return Path(os.environ.get(FOLDER, ".tracker_diag"))
 
 
+def own_folder(place: Path) -> None:
+    """Make the folder `place`, and those above it that lack; nobody but their owner may look into them."""
+    for lacking in reversed([above for above in (place, *place.parents) if not above.exists()]):
+        lacking.mkdir(exist_ok=True, mode=0o700)
+
+
 def opened(file: Path) -> TextIO:
-    """`file`, emptied, to be written to; nobody but its owner may read it."""
-    return os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8")
+    """`file`, emptied, to be written to; nobody but its owner may read it. What has no place in UTF-8 becomes ?."""
+    written = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    return os.fdopen(written, "w", encoding="utf-8", errors="replace")
 
 
 def private(file: Path, text: str) -> None:
@@ -50,7 +65,7 @@ def private(file: Path, text: str) -> None:
     Raises:
         OSError: the folder cannot be made, or the disk is full.
     """
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    own_folder(file.parent)
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
     with opened(part) as written:
         written.write(text)
@@ -130,14 +145,11 @@ class Health:
             _log.warning("%s", text)
 
     @contextmanager
-    def guard(self, kind: str, *, strict: bool | None = None) -> Generator[None, None, None]:
+    def guard(self, kind: str) -> Generator[None, None, None]:
         """Count what is raised inside, warn of the first of its kind, and continue.
 
         A first batch's error goes through. So does what a signal handler of the user's raises, Ctrl-C among it: it may
         cost the step that it comes in, and is counted as `interrupted_steps`.
-
-        Args:
-            strict: whether this is such a first batch; `Health.strict` where it is not said.
         """
         with self.turn:
             if self._depth == 0:
@@ -146,15 +158,14 @@ class Health:
             try:
                 yield
             except Exception as error:
-                of_batch = kind in ("rejected_batches", "rejected_samples")
-                if of_batch and (self.strict if strict is None else strict) and not _masked(error):
+                if kind == "rejected_batches" and self.strict and not _masked(error):
                     raise
                 if of_a_handler(error, self._handlers):
                     self._interrupted()
                     raise
                 if isinstance(error, StepError):
                     kind = "late_steps"
-                elif of_batch and not isinstance(error, DiagError):
+                elif kind in ("rejected_batches", "rejected_samples") and not isinstance(error, DiagError):
                     kind = "internal_errors"
                 self.record(kind, error)
             except KeyboardInterrupt:

@@ -1,14 +1,15 @@
 """Scrub: stars in place of secrets, in all text that we write or send.
 
-Known are the values of environment variables and settings whose names say so. Others are known by their form:
-addresses with a password, headers, assignments, webhooks, private keys, and tokens that look random. Hexadecimal
+Known are the values of environment variables, settings and arguments whose names say so. Others are known by their
+form: addresses with a password, headers, assignments, webhooks, private keys, and tokens that look random. Hexadecimal
 text, as of run ids, commits and checksums, is no secret by its form.
 """
 
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from html import escape
 from itertools import pairwise
@@ -44,6 +45,8 @@ NO_SECRET = re.compile(
     r"completion|model|tool)[_-]?tokens?(?:_id)?s?$|tokens?_(?:per|count|id|level|mean|sum)"
 )
 """Names of settings of tokens of language."""
+WORDS_ALONE = re.compile(r"[a-z_ -]*")
+"""Values as of a choice, under a name that need not be that of a secret."""
 NUMBER = re.compile(r"[+-]?[\d.,_]+(?:e[+-]?\d+)?|true|false|none|null|nan|inf|", re.IGNORECASE)
 
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s&;,"'<>()\[\]{}]+)"""
@@ -51,6 +54,7 @@ ADDRESS = re.compile(
     r"(//)(?=[^@]{1,600}@)(?!\d+[/\s])[^\s:/@\"'<>]+:(?!\d+(?:[/\s?#,;\"')]|$))"
     r"(?:[^\s\"'<>]| (?=[^\s\"'<>/]{0,200}@)){0,500}@"
 )
+PASSWORD = re.compile(r"//[^\s:/@\"'<>]+:([^\s\"'<>/@]+)@")
 USER = re.compile(r"(//)[^\s:/@\"'<>?#]+@")
 KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 PREFIXES = (
@@ -96,6 +100,9 @@ _ALPHABET = (ascii_letters + digits + "+=").encode()
 IN_RANDOM = bytes(ord("a") if byte in _ALPHABET else ord(" ") for byte in range(256))
 """Which bytes `RANDOM` is made of, for `translate`."""
 
+_learnt: dict[str, None] = {}
+"""Secrets of settings and arguments, in their order."""
+
 Place: TypeAlias = tuple[int, int, str]
 """Where something begins and ends, and what is put in its place."""
 
@@ -115,9 +122,25 @@ def _listed(denied: str) -> set[str]:
     return {name.strip().lower() for name in denied.split(",")} - {""}
 
 
-def secrets_of(config: Mapping[str, object]) -> list[str]:
-    """Values of settings that are secrets by their names; texts alone, as a number is none."""
-    return [str(value) for name, value in config.items() if isinstance(value, str) and value and is_secret(name)]
+def learn(value: object, name: str = "") -> None:
+    """Take in the secrets of settings: from now on they are starred wherever they are, as those of the environment are.
+
+    Args:
+        name: of the setting; a text of another name may have secrets next to names within.
+    """
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            learn(part, f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            learn(part, name)
+    elif isinstance(value, str) and is_secret(name):
+        if STRICT.search(name.lower()) or not WORDS_ALONE.fullmatch(value):
+            _learnt[value] = None
+    elif isinstance(value, str):
+        named = [value[start:end].strip("\"'") for start, end, _ in _next_to_names(value)]
+        _learnt.update(dict.fromkeys(part for part in named if not WORDS_ALONE.fullmatch(part)))
+        _learnt.update(dict.fromkeys(PASSWORD.findall(value)))
 
 
 def without_password(address: str) -> str:
@@ -125,20 +148,20 @@ def without_password(address: str) -> str:
     return USER.sub(rf"\1{STARS}@", ADDRESS.sub(rf"\1{STARS}@", address))
 
 
-def without_secrets(text: str, known: Collection[str] = ()) -> str:
-    """`text` with stars in place of secrets.
-
-    Args:
-        known: further secrets, of the run's settings say.
-    """
+def without_secrets(text: str) -> str:
+    """`text` with stars in place of secrets."""
     held = tuple(value for name, value in os.environ.items() if is_secret(name))
-    for written in _forms_of((*held, *known)):
+    for written in _forms_of((*held, *_learnt)):
         text = text.replace(written, STARS)
     text = without_password(KEY.sub(STARS, text))
     for form in FORMS:
         text = _put(text, _of_form(text, *form))
     text = _put(text, _next_to_names(text))
     return _put(text, _random(text))
+
+
+name_without_secrets = lru_cache(4096)(without_secrets)
+"""The same for names of tools and environments, which come with each batch: they may be addresses."""
 
 
 def _put(text: str, places: Iterable[Place]) -> str:
@@ -233,3 +256,6 @@ def _is_random(text: str) -> bool:
     kinds = ["0" if char.isdigit() else "a" if char.islower() else "A" for char in text]
     turns = sum(kind != after for kind, after in pairwise(kinds))
     return {"0", "a", "A"} <= set(kinds) and turns >= len(text) / 3
+
+
+learn(" ".join(sys.argv))

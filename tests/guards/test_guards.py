@@ -304,6 +304,7 @@ def test_a_resumed_run_decides_as_the_unbroken_one(tmp_path, cut):
             found.append(monitor.decide())
             if step == 0:
                 monitor.checkpoint(tmp_path / "good.bin")
+                wait_until_read(monitor.guards.checkpoints)
         monitor.close()
         return found, monitor.events
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from tracker_diag.errors import DiagError, require
 from tracker_diag.guards.policy import Guarded
+from tracker_diag.health import disabled
 from tracker_diag.hooks import HookError
 from tracker_diag.metrics.series import CONTEXT, DIMENSIONS, PAIRS, Pair
 from tracker_diag.monitor.monitor import Monitor
@@ -95,7 +96,7 @@ def add_active(
             for people in from_environment(names[0] if names else None):
                 monitor.add_tracker(people)
     with monitor.guard("integration_errors"):
-        if not (runs or wait or any(tracker.page for tracker in monitor.trackers)):
+        if not (runs or wait or disabled() or any(tracker.page for tracker in monitor.trackers)):
             monitor.add_tracker(JsonlTracker(unused_folder()))
         if new := [tracker for tracker in monitor.trackers if tracker not in before and tracker.page]:
             looks_for: dict[Pair, str] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.attach.kit import resume
-from tracker_diag.health import private
+from tracker_diag.health import disabled, private
 from tracker_diag.monitor.monitor import Monitor
 
 UNSAVED = "the state of the diagnostics is not in its checkpoints, and a resumed run begins anew"
@@ -38,6 +38,8 @@ class Saved:
             row: the step of the checkpoint, where the framework logs its row later: `logged` writes the state once more
                 then. None where it was logged before.
         """
+        if disabled():
+            return
         if "://" in str(folder):
             if not self._told:
                 self._told = True
@@ -65,6 +67,8 @@ class Saved:
         Returns:
             Whether there was one that could be used.
         """
+        if disabled():
+            return False
         with self._monitor.guard("integration_errors"):
             saved = _state_in(folder, self._rank)
             return resume(self._monitor, saved, f"{file_of(folder, self._rank)} is not there")

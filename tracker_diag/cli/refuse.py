@@ -9,11 +9,12 @@ import typer
 
 from tracker_diag.errors import DiagError
 from tracker_diag.report.console import clean
+from tracker_diag.scrub import without_secrets
 
 
 def refuse(message: str) -> NoReturn:
     """End the command with `message`."""
-    typer.echo(f"tracker-diag: {clean(' '.join(message.split()))}", err=True)
+    typer.echo(f"tracker-diag: {clean(without_secrets(' '.join(message.split())))}", err=True)
     raise typer.Exit(2)
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from tracker_diag.errors import DiagError
 from tracker_diag.guards.whole import lacking
+from tracker_diag.health import opened
 from tracker_diag.records import Table
 from tracker_diag.report.tables import CHECKPOINTS
 
@@ -196,7 +197,7 @@ def prove(root: Path) -> Manifest:
         raise DiagError(f"checkpoint {root}: nothing there, expected a file or a folder with files")
     file = manifest_of(root)
     part = file.with_suffix(f".{get_ident()}.part")  # the same path may be registered again meanwhile
-    with part.open("w", encoding="utf-8") as written:
+    with opened(part) as written:
         json.dump({"version": 1, "files": manifest}, written)
         written.flush()
         os.fsync(written.fileno())

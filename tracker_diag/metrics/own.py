@@ -7,7 +7,7 @@ SAMPLES, CANARY = f"{PREFIX}samples/", f"{PREFIX}canary/"
 
 HEALTH = (
     Metric("rejected_batches", "batches", "observations refused after the first: see the warning in the log", "higher"),
-    Metric("rejected_samples", "calls", "calls of `samples` refused after the first: see the log", "higher"),
+    Metric("rejected_samples", "calls", "calls of `samples` refused: see the log", "higher"),
     Metric("canary_errors", "checks", "checks of the canary that failed: see the log; training continued", "higher"),
     Metric("canary_late", "checks", "checks of the canary that took longer than their time", "higher"),
     Metric("late_steps", "steps", "observations or metrics refused because their step went backwards", "higher"),

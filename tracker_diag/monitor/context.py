@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tracker_diag.scrub import is_secret, secrets_of, without_secrets
+from tracker_diag.scrub import is_secret, learn, without_secrets
 from tracker_diag.trackers.discovery import watchable
 
 FILE = "context.json"
@@ -107,9 +107,9 @@ def context_of(
         versions: of packages by name; left out where the run is not this process.
         code: what is run, where that is known.
     """
-    known = secrets_of(config)
+    learn(config)
     hidden = {
-        name: "***" if is_secret(name) and value and not isinstance(value, int | float) else _plain(value, known)
+        name: "***" if is_secret(name) and value and not isinstance(value, int | float) else _plain(value)
         for name, value in config.items()
     }
 
@@ -123,7 +123,7 @@ def context_of(
     return Context(hidden, named(SEED), named(DATA), named(EVALUATION), dict(versions or {}), code)
 
 
-def _plain(value: object, known: list[str]) -> object:
+def _plain(value: object) -> object:
     """`value` as JSON takes it, without secrets."""
     if value is None or isinstance(value, bool | int):
         return value
@@ -131,12 +131,12 @@ def _plain(value: object, known: list[str]) -> object:
         return value if abs(value) < float("inf") else str(value)  # NaN and infinity are no JSON
     if isinstance(value, Mapping):
         return {
-            str(name): "***" if is_secret(str(name)) and isinstance(part, str) else _plain(part, known)
+            str(name): "***" if is_secret(str(name)) and isinstance(part, str) else _plain(part)
             for name, part in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_plain(part, known) for part in value]
-    return without_secrets(str(value), known)[:LONGEST]
+        return [_plain(part) for part in value]
+    return without_secrets(str(value))[:LONGEST]
 
 
 def versions_here() -> dict[str, str]:

@@ -30,7 +30,7 @@ from tracker_diag.rules.judge import Judge
 from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.columns import Columns
-from tracker_diag.scrub import without_secrets
+from tracker_diag.scrub import learn, without_secrets
 from tracker_diag.stats.kernel import kernel
 from tracker_diag.tensors.batch import Tensors
 from tracker_diag.tensors.decode import Decode
@@ -104,6 +104,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._promised: dict[str, object] = {}
         """What `expect` was given, as settings that rules read."""
         in_use = in_force(rules, with_catalog=catalog)
+        learn(config or {})
         judge = Judge(
             in_use, self._settings, config=config, algorithm=algorithm, earlier=Earlier(baseline), evaluation=evaluation
         )
@@ -146,6 +147,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     @config.setter
     def config(self, config: Mapping[str, object]) -> None:
+        learn(config)
         self._run.judge.config = {**config, **self._promised}
 
     @property
@@ -263,9 +265,9 @@ class Monitor(AbstractContextManager["Monitor"]):
                     self._run.warn(self.silence.observed(None))
 
     def samples(self, *, step: int | None = None, **columns: "Unpack[Columns]") -> None:
-        """Take in what is known of each sequence of a batch, see `Columns`; as `observe` does, with its errors."""
+        """Take in what is known of each sequence of a batch, see `Columns`; as `observe` does, but it never raises."""
         if not self._over():
-            with self.guard("rejected_samples", strict=self._run.samples.strict):
+            with self.guard("rejected_samples"):
                 self._run.put_columns(columns, None if step is None else step_of(step))
 
     def synced(self) -> None:
@@ -344,7 +346,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
         All baselines restart, findings that rest on one end, and `reason` is written into the tracker.
         """
-        self._run.requests.append(Request(without_secrets(reason)))
+        self._run.requests.append(Request(without_secrets(str(reason))))
 
     def acknowledge(self, rule: str, reason: str, steps: int | None = None) -> None:
         """Keep quiet what you know of: the incidents that `rule` is a part of, from the next step on.
@@ -352,7 +354,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         They stay listed. Alerts, guards and the advice leave them out until they get worse, or for so many `steps`.
         `reason` is written into the tracker.
         """
-        self._run.requests.append(Request(without_secrets(reason), rule, steps))
+        self._run.requests.append(Request(without_secrets(str(reason)), rule, steps))
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs to raise the same alerts as an unbroken one.

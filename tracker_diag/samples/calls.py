@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracker_diag.errors import BatchError
+from tracker_diag.scrub import name_without_secrets
 from tracker_diag.stats.arrays import Float64Array
 
 Call: TypeAlias = Mapping[str, Any]
@@ -74,7 +75,7 @@ class Calls:
                 timeout, malformed = status in TIMED_OUT, malformed or status in MALFORMED
                 failed = timeout or malformed or given_status is False or status not in WORKED
                 signature = crc32(f"{name}\0{arguments}".encode("utf-8", "replace"))
-                tool = names.setdefault(name, len(names))
+                tool = names.setdefault(name_without_secrets(name), len(names))
                 numbers = (_number(call, field) for field in ("seconds", "tokens", "truncated"))
                 rows.append((sequence, tool, failed, timeout, malformed, signature in seen, *numbers, signature))
                 seen.add(signature)

@@ -46,8 +46,6 @@ class SampleIntake:
         if isinstance(essential, str):
             raise BatchError("essential_tools", repr(essential), "a list of names")
         self._health, self._ranks, self._texts = health, ranks, texts
-        self.strict = True
-        """Until one call has gone well, whatever is wrong with one raises."""
         self._essential = tuple(dict.fromkeys(key_part(name) for name in essential))
         self._incoming: Samples | None = None
         self._of_step: tuple[int, Samples] | None = None
@@ -72,7 +70,6 @@ class SampleIntake:
         given = {name: value for name, value in columns.items() if value is not None}
         new = Samples.from_columns(cast("Columns", given), texts=self._texts)
         self._incoming = new if self._incoming is None else self._incoming.merged(new)
-        self.strict = False
 
     def gather(self) -> bool:
         """Hand what is there to the rank that leads; on it, add what has come of the others. Texts stay where they are.
@@ -136,7 +133,6 @@ class SampleIntake:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "strict": self.strict,
             "incoming": self._incoming and self._incoming.state_dict(),
             "of_step": self._of_step and [self._of_step[0], self._of_step[1].state_dict()],
             "range": list(self._range) if np.isfinite(self._range[0]) else None,
@@ -146,7 +142,6 @@ class SampleIntake:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.strict = state["strict"]
         self._incoming = Samples.from_state(state["incoming"]) if state["incoming"] else None
         self._of_step = (state["of_step"][0], Samples.from_state(state["of_step"][1])) if state["of_step"] else None
         self._range = (state["range"][0], state["range"][1]) if state["range"] else (np.inf, -np.inf)

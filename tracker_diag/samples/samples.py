@@ -10,6 +10,7 @@ from tracker_diag.errors import BatchError
 from tracker_diag.samples.calls import Calls
 from tracker_diag.samples.columns import NUMBERS, Columns, components, groups, listed, numbers, rows_of, versions
 from tracker_diag.samples.texts import text_features, token_features
+from tracker_diag.scrub import name_without_secrets
 from tracker_diag.stats.arrays import Float64Array
 
 UPDATE = ("reward", "advantage")
@@ -73,7 +74,7 @@ class Samples:
         shown: list[Shown] = [None] * n
         if texts and "text" in columns:
             shown = listed("text", columns["text"])
-        named = (None if env is None else str(env) for env in envs)
+        named = (None if env is None else name_without_secrets(str(env)) for env in envs)
         return cls(n, finite, calls, tuple(zip(named, shown, strict=True)), broken)
 
     def merged(self, other: "Samples") -> "Samples":

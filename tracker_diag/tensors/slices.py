@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tracker_diag.metrics.series import CONTEXT, FIRST, FIXED, NAMED_ROWS, OTHER, Dimension
+from tracker_diag.scrub import name_without_secrets
 from tracker_diag.stats.arrays import Array, RowArray, namespace
 from tracker_diag.tensors.batch import TokenBatch
 
@@ -73,8 +74,8 @@ class Names:
 
 
 def key_part(name: str) -> str:
-    """`name` with what MLflow takes in a key, and no "/", which parts a key; 40 characters at most."""
-    return re.sub(r"[^\w\-. ]", "_", name, flags=re.ASCII)[:40] or "_"
+    """`name` with what MLflow takes in a key, and no "/", which parts a key; 40 characters, no secret."""
+    return re.sub(r"[^\w\-. ]", "_", name_without_secrets(name), flags=re.ASCII)[:40] or "_"
 
 
 def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:

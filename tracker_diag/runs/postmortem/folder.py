@@ -7,7 +7,7 @@ tokens and texts are in it only where they may be shown in the tracker as well.
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tracker_diag.errors import MissingExtra
+from tracker_diag.health import own_folder, private
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.monitor.context import FILE, Context
 from tracker_diag.records import Table
@@ -80,8 +81,6 @@ class Remains:
     """What was done on purpose, by step."""
     health: Mapping[str, int] = field(default_factory=dict[str, int])
     failures: Sequence[str] = ()
-    secrets: Collection[str] = ()
-    """Starred in every file."""
 
 
 def write(remains: Remains, place: Path) -> Path:
@@ -93,13 +92,13 @@ def write(remains: Remains, place: Path) -> Path:
     Raises:
         OSError: the disk is full, for example; nothing is left behind then.
     """
-    place.parent.mkdir(parents=True, exist_ok=True)
+    own_folder(place.parent)
     new = place.with_name(f".{place.name}.{os.getpid()}.new")
     shutil.rmtree(new, ignore_errors=True)  # of a process of the same number that was killed here
     try:
         new.mkdir(mode=0o700)
         for name, content in files(remains).items():
-            (new / name).write_bytes(content)
+            private(new / name, content)
         later = (place.with_name(f"{place.name}-{number}") for number in count(2))
         return new.rename(next(free for free in chain([place], later) if not free.exists()))
     except BaseException:
@@ -107,7 +106,7 @@ def write(remains: Remains, place: Path) -> Path:
         raise
 
 
-def files(remains: Remains) -> dict[str, bytes]:
+def files(remains: Remains) -> dict[str, str]:
     """The files by name, the page first."""
     remains = _starred(remains)  # before anything is escaped, as a secret is then another text
     texts = {
@@ -120,19 +119,16 @@ def files(remains: Remains) -> dict[str, bytes]:
         texts[TRACE] = trace
     with suppress(MissingExtra):  # the page has what matters
         texts["report.html"] = render_html(remains.summary, remains.tables, note=f"Ended by {remains.endings[0].what}.")
-    return {name: without_secrets(text, remains.secrets).encode(errors="replace") for name, text in texts.items()}
+    return {name: without_secrets(text) for name, text in texts.items()}
 
 
 def _starred(remains: Remains) -> Remains:
-    def starred(text: str) -> str:
-        return without_secrets(text, remains.secrets)
-
     return replace(
         remains,
-        source=starred(remains.source),
-        endings=tuple(Ending(ending.cause, starred(ending.what), starred(ending.trace)) for ending in remains.endings),
-        events=[(step, starred(event)) for step, event in remains.events],
-        failures=[starred(failure) for failure in remains.failures],
+        source=without_secrets(remains.source),
+        endings=tuple(Ending(end.cause, *map(without_secrets, (end.what, end.trace))) for end in remains.endings),
+        events=[(step, without_secrets(event)) for step, event in remains.events],
+        failures=[*map(without_secrets, remains.failures)],
     )
 
 

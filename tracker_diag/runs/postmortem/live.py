@@ -21,7 +21,7 @@ from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.records import Table
 from tracker_diag.report.console import announce, near, unbroken
 from tracker_diag.runs.postmortem.folder import NAME, PAGE, Ending, Remains, nan_at_the_end, write
-from tracker_diag.scrub import secrets_of, without_secrets
+from tracker_diag.scrub import without_secrets
 from tracker_diag.tensors.suspicions import SETTLED
 from tracker_diag.trackers.delivery.journal import file_name
 from tracker_diag.trackers.tracker import End, Entry, Event, File, Metrics, Tracker, give
@@ -72,7 +72,7 @@ class Postmortem(Tracker):
         remains = Remains(
             run, source, endings, context_of(monitor.config, self._versions, self._code), end.summary,
             tables=tuple(table for table in tables.values() if table.rows), events=tuple(self._events),
-            health=dict(monitor.health), failures=tuple(monitor.failures), secrets=secrets_of(monitor.config),
+            health=dict(monitor.health), failures=tuple(monitor.failures),
         )  # fmt: skip
         written = write(remains, self._place / file_name(run))
         for file in written.iterdir():
@@ -81,9 +81,8 @@ class Postmortem(Tracker):
 
     def _keep_context(self) -> None:
         """Give the record to the trackers, and say once what it lacks."""
-        config = self._monitor.config
-        context = context_of(config, self._versions, self._code)
-        self._hand_over(FILE, without_secrets(json.dumps(context.to_json(), indent=1), secrets_of(config)))
+        context = context_of(self._monitor.config, self._versions, self._code)
+        self._hand_over(FILE, without_secrets(json.dumps(context.to_json(), indent=1)))
         if context.missing:
             lacks = f"the context record, which the run is repeated from, lacks {'; '.join(context.missing)}"
             announce(Text.assemble(("tracker_diag: ", "dim"), f"{lacks}: see docs/postmortem.md"))

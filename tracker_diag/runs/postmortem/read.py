@@ -10,7 +10,6 @@ from tracker_diag.records import Table
 from tracker_diag.report.tables import findings_table
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.runs.postmortem.folder import SLICES, Ending, Remains, nan_at_the_end
-from tracker_diag.scrub import secrets_of
 
 LATELY = 20
 """Steps at the end of a run in which a statistic that is shown was logged last."""
@@ -27,7 +26,6 @@ def remains_of(diagnosis: Diagnosis) -> Remains:
         context_kept(diagnosis),
         diagnosis.summary,
         tuple(table for table in tables if table.rows),
-        secrets=secrets_of(run.config),
     )
 
 

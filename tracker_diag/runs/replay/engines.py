@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag.errors import SourceError, require
+from tracker_diag.health import private
 from tracker_diag.runs.replay.fold import Folded, fold
 from tracker_diag.trackers.tokens.log import Part
 from tracker_diag.trackers.tokens.skipped import Skipped
@@ -133,7 +134,6 @@ def kept(engine: Engine, folder: Path) -> Engine:
     """As `engine`, with what each part comes to kept in `folder`; a later replay of these rows continues from there."""
 
     def engine_with_states(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
-        folder.mkdir(parents=True, exist_ok=True)
         files = [folder / f"{_key(work, part)}.json" for part in parts]
         new = iter(engine(work, [part for part, file in zip(parts, files, strict=True) if not file.exists()]))
         for file in files:
@@ -141,9 +141,7 @@ def kept(engine: Engine, folder: Path) -> Engine:
                 yield PartFolded.of_state(json.loads(file.read_text()))
                 continue
             folded = next(new)
-            unfinished = file.with_suffix(".part")
-            unfinished.write_text(json.dumps(folded.state_dict()))
-            unfinished.replace(file)
+            private(file, json.dumps(folded.state_dict()))
             yield folded
 
     return engine_with_states

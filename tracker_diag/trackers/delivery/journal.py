@@ -23,7 +23,7 @@ from weakref import ref
 from zlib import crc32
 
 from tracker_diag.errors import DiagError
-from tracker_diag.health import folder
+from tracker_diag.health import folder, own_folder
 from tracker_diag.trackers.delivery.owner import Owner, here, owner_of
 from tracker_diag.trackers.tracker import Tracker
 
@@ -78,7 +78,7 @@ class Journal:
         Raises:
             OSError: the folder cannot be written to.
         """
-        folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        own_folder(folder())
         owner = here()
         while True:
             path = _free(folder(), base, owner)

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import TextIO
 
-from tracker_diag.health import folder, opened, private
+from tracker_diag.health import folder, opened, own_folder, private
 from tracker_diag.records import Scalar
 from tracker_diag.report.console import near
 from tracker_diag.rules.findings import Finding
@@ -32,7 +32,7 @@ class JsonlTracker(Tracker):
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        own_folder(self.folder)
         self._metrics, self._findings = opened(self.folder / "metrics.jsonl"), opened(self.folder / "findings.jsonl")
 
     @property
@@ -70,7 +70,8 @@ def unused_folder() -> Path:
     for number in count():
         path = folder() / f"{name}{f'-{number}' if number else ''}"
         with suppress(FileExistsError):
-            path.mkdir(parents=True)
+            own_folder(path.parent)
+            path.mkdir(mode=0o700)
             return path
     raise AssertionError
 
