@@ -206,7 +206,7 @@ def _levels(outcome: Reading) -> str:
 
 def _steps(summary: Summary, outcome: Reading) -> str:
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    return f"means of rows up to step {outcome.at or 0:,} and up to {end:,}"
+    return f"means up to steps {outcome.at or 0:,} and {end:,}"
 
 
 def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
@@ -225,7 +225,7 @@ def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
         points = summary.curves[now.series]
         step = max((step for step in points if step <= _at(best)), default=None)
         ratio = 0.0 if step is None else points[step] / now.usual
-        note = f"not step {_at(best):,}, the best: it is {times(ratio)} off by then" * (ratio > 1.2)
+        note = "later steps scored higher, but the fault had begun" * (ratio > 1.2)
     what = "checkpoint" if good in summary.checkpoints else "step"
     return Tile(f"Step {good:,}", f"last safe {what}: once fixed, resume there or earlier", note)
 
