@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.conformance import same
+from tracker_diag.errors import SourceError
 from tracker_diag.guards.control import kl_coefficient
 from tracker_diag.metrics.aliases import key_map, why_not
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.stats.tails import NO_SIGNAL
+from tracker_diag.trackers.files.records import read_records
+from tracker_diag.trackers.tokens.log import TokenLog
 
 pytestmark = [
     pytest.mark.slow,
@@ -649,3 +652,15 @@ def test_every_process_does_what_the_first_one_decides_though_it_found_nothing_i
     weights = first["weights"]
     assert weights == second["weights"]
     assert [weights[str(step)] == weights[str(step - 1)] for step in range(2, 7)] == [False, True, True, False, False]
+
+
+def test_completions_that_trl_writes_are_samples_and_a_replay_points_to_audit(tmp_path):
+    from train import grpo
+
+    trainer = grpo(tmp_path, max_steps=1, log_completions=True)
+    trainer.train()
+    (file,) = (tmp_path / "completions").iterdir()
+    samples, _ = read_records(file)
+    assert [sample["reward"] for sample in samples] == list(trainer._logs["rewards"]["right"])
+    with pytest.raises(SourceError, match=r"no log-probabilities, .*`tracker-diag audit` looks at texts and rewards"):
+        TokenLog(file)

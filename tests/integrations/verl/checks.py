@@ -32,7 +32,10 @@ from tests.integrations.conformance import (
     names_the_tail,
 )
 from tracker_diag import Monitor
+from tracker_diag.errors import SourceError
 from tracker_diag.testing import CapturingTracker
+from tracker_diag.trackers.files.records import read_records
+from tracker_diag.trackers.tokens.log import TokenLog
 
 REJECT = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
 
@@ -374,3 +377,11 @@ def test_what_is_out_of_reach_is_told_and_a_healthy_training_is_as_without_guard
     watched, alone = fit(*guards, breaks=None), fit(breaks=None)
     assert (watched.updated, watched.saved, watched.evaluated) == (ALL, [], [])
     assert watched.weights.equal(alone.weights)
+
+
+def test_a_replay_of_what_verl_dumps_points_to_audit(tmp_path):
+    """`trainer.rollout_data_dir`, by verl's own writer: texts and scores, no log-probabilities."""
+    ray_trainer.RayPPOTrainer._write_generations(["q"], ["a"], ["a"], [1.0], {"acc": [1]}, tmp_path, 3)
+    with pytest.raises(SourceError, match=r"no log-probabilities, .*`tracker-diag audit` looks at texts and rewards"):
+        TokenLog(tmp_path)
+    assert [sample["reward"] for sample in read_records(tmp_path / "3.jsonl")[0]] == [1.0]
