@@ -56,10 +56,10 @@ class Guarded:
         }
         return tuple(action for action, within in given.items() if within)
 
-    def decide(self, args: Any, control: Any, *, first: bool) -> None:
+    def decide(self, args: Any, state: Any, control: Any) -> None:
         """After a log: ask, and do it. What the Trainer does at its next occasion is asked for by `control`.
 
-        A rollback stops the training; the `first` process leaves word of the checkpoint for a launcher. No checkpoint
+        A rollback stops the training; the first process leaves word of the checkpoint for a launcher. No checkpoint
         is deleted then: it might be that one.
         """
         decision = self._monitor.decide(self.can)
@@ -73,7 +73,7 @@ class Guarded:
             if decision.rollback_to is not None and args.save_total_limit:
                 self._limited, args.save_total_limit = (args, args.save_total_limit), None
         with self._monitor.guard("integration_errors"):
-            if first:
+            if state.is_world_process_zero:
                 leave(decision)
         if self._steps:
             self._steps.follow(decision)

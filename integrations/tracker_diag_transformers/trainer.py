@@ -99,7 +99,7 @@ class DiagnosticsCallback(Watching):
             with self.monitor.guard("integration_errors"):
                 self.monitor.log(logs, state.global_step)
             if self._guarded:
-                self._guarded.decide(args, control, first=state.is_world_process_zero)
+                self._guarded.decide(args, state, control)
 
 
 def attach_trainer(trainer: Any, monitor: Monitor | None, guards: guarded.Guards) -> Monitor:

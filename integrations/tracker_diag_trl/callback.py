@@ -88,7 +88,7 @@ class DiagnosticsCallback(Watching):
             # On every process: where there are several, this is where they come together.
             self.monitor.log(logs or {}, state.global_step)
         if self._guarded:
-            self._guarded.decide(args, control, first=state.is_world_process_zero)
+            self._guarded.decide(args, state, control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._hooks.close()

@@ -67,7 +67,7 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
         return plain()
 
     def ours(self):
-        return [of_trainer.DiagnosticsCallback, guarded.Guarded]
+        return [of_trainer.Watching, of_trainer.DiagnosticsCallback, guarded.Guarded]
 
     def owner(self, kind):
         return {known.__name__: known for known in KINDS}[kind]

@@ -136,12 +136,13 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
 
     def ours(self):
         from tracker_diag_transformers.guarded import Guarded
+        from tracker_diag_transformers.trainer import Watching
         from tracker_diag_trl.callback import DiagnosticsCallback
         from tracker_diag_trl.rows import Rows
         from tracker_diag_trl.samples import CompletionSamples
         from tracker_diag_trl.tensors import GrpoTensors
 
-        return [DiagnosticsCallback, GrpoTensors, Rows, CompletionSamples, Guarded]
+        return [Watching, DiagnosticsCallback, GrpoTensors, Rows, CompletionSamples, Guarded]
 
     def owner(self, kind):
         import transformers
