@@ -60,7 +60,7 @@ class GrpoTensors:
         return steps, steps * int(args.num_iterations)
 
     def _has_reference(self, args: Any) -> bool:
-        return bool(args.beta != 0)
+        return bool(getattr(args, "beta", 1.0) != 0)  # without the setting it is looked for
 
     @property
     def blind(self) -> dict[Pair, str | None]:

@@ -187,7 +187,7 @@ def test_bad_input_is_one_line_that_names_the_place(tmp_path, name):
         ("", "no source given, expected a file, a folder or one of mlflow:, trackio:, wandb:"),
         ("/dev/zero", "/dev/zero: no such file or folder"),
         ("wandb:only/two", "wandb:only/two: expected wandb:<entity>/<project>/<run>"),
-        ("wandb:", "wandb:: no such file or folder"),
+        ("wandb:", "wandb: no such file or folder"),
         ("trackio:project", "trackio:project: expected trackio:<project>/<run>"),
         ("mlflow:x@sqlite:///none.db", "mlflow:x@sqlite:///none.db: no SQLite file none.db"),
         ("mlflow:x@none", "mlflow:x@none: no folder none"),
