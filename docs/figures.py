@@ -13,7 +13,7 @@ SENTENCES = {
         "`observe` takes {observe} ms on one CPU core. Your logging call then takes {log} ms longer",
         "On an {device} GPU, a training step of half a second takes {ratio}× as long",
         "We score the rules on {runs} real training runs of our own",
-        "We never tuned on {healthy} of the healthy ones: {alarmed} of them raised an alert",
+        "We held out {healthy} runs without a fault, and never tuned on them: {alarmed} of them raised an alert",
         "Of {stable} public logs of stable runs, {loud} raised one",
     ),
     "faq.md": ("`observe` takes {observe} ms and `log` {log} ms on one CPU core",),
