@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracker_diag.attach import resume
-from tracker_diag.attach.resume import FILE, resume_from
+from tracker_diag.attach.resume import FILE, TAKEN, resume_from
 from tracker_diag.errors import DiagError
 from tracker_diag.guards.checkpoints import Register, of_state
 from tracker_diag.guards.decision import Decision, Order
@@ -45,6 +45,13 @@ def test_training_is_rolled_back_so_often_and_no_more(saved, tmp_path):
     with pytest.raises(DiagError, match="rolled back 3 times, expected at most 2"):
         resume_from(tmp_path)
     assert resume_from(tmp_path, most=3).times == 3
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"times": null}'])
+def test_a_count_that_cannot_be_read_is_one(saved, tmp_path, text):
+    (tmp_path / TAKEN).write_text(text)
+    leave(saved, "why")
+    assert resume_from(tmp_path).times == 2
 
 
 def test_a_checkpoint_that_is_gone_or_changed_is_refused(saved, tmp_path):

@@ -80,6 +80,10 @@ def resume_from(folder: str | Path, *, most: int = 2) -> Resume | None:
 
 
 def _times(folder: Path) -> int:
-    """How often training in this folder was resumed."""
-    taken = folder / TAKEN
-    return int(json.loads(taken.read_text())["times"]) if taken.exists() else 0
+    """How often training in this folder was resumed; at least once, if the file that says it cannot be read."""
+    try:
+        return int(json.loads((folder / TAKEN).read_text())["times"])
+    except FileNotFoundError:
+        return 0
+    except (OSError, ValueError, LookupError, TypeError):
+        return 1
