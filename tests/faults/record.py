@@ -189,11 +189,11 @@ def main() -> None:
     new = counted([*planted, *tensors, *public])
     # Public logs are not made after a rule's last change.
     silent = demoted([*planted, *tensors], new)
-    corpora = {
-        "trainings": f"{_corpus(planted, 'trainings')}, seeds from {arguments.first_seed:,}",
-        "tensors": _corpus(tensors, "runs of drawn tensors through the monitor"),
-        "public": _corpus(public, "public logs"),
-    }
+    corpora = {"trainings": f"{_corpus(planted, 'trainings')}, seeds from {arguments.first_seed:,}"}
+    if tensors:
+        corpora["tensors"] = _corpus(tensors, "runs of drawn tensors through the monitor")
+    if public:
+        corpora["public"] = _corpus(public, "public logs")
     if arguments.rules:
         chosen, what = sorted(arguments.rules), "; ".join(corpora.values())
         corpora = records().corpora | {", ".join(chosen): what}

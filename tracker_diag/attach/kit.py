@@ -131,8 +131,8 @@ def _written_by(writer: Any) -> Tracker | None:
 def resume(monitor: Monitor, saved: Any, missing: str) -> bool:
     """Load the state in a framework's checkpoint, for a run that is resumed from there; whether it was loaded.
 
-    A monitor that has seen steps already is left as it is. One whose state is damaged or None begins anew, and says so
-    in the log and in the run: `missing` is what it says of None.
+    A monitor that has seen steps already does not change. If the state is damaged or None, the monitor begins anew. It
+    reports this in the log and in the run; for None the report is `missing`.
     """
     if monitor.step is not None:
         return False

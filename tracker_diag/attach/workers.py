@@ -121,8 +121,8 @@ class Recorder(Unlocked):
     def hear_optimizers(self, *, send: bool = False) -> Callable[[], None]:
         """Take each step of any optimizer of torch for an update; gives a function that ends this.
 
-        For a worker that takes its steps within one long function. With `send` each update is sent by itself, where
-        nothing tells that the worker is done.
+        For a worker whose optimizer steps are all in one function. With `send`, each update is sent at once: use it if
+        no other hook says that the worker is done.
         """
         from torch.optim.optimizer import register_optimizer_step_post_hook
 

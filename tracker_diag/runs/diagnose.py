@@ -179,7 +179,7 @@ def diagnose(
 
 
 class SoFar:
-    """What the rows of a run that is underway have come to. While they stay as they are, none is judged twice."""
+    """The rows of a run that were judged so far, with their findings. A row that has not changed is judged once."""
 
     def __init__(self) -> None:
         self.judge: Judge | None = None
@@ -201,7 +201,7 @@ class SoFar:
         about: list[object] = [run.config, run.framework, run.quantum]
         same = self.judge is not None and self.judge.keys.covers(keys) and not any(map(is_ours, keys))
         if not same or about != self._about or _hashes(islice(rows.items(), self.rows)) != self._seen:
-            self.__init__()  # type: ignore[misc]
+            self.judge, self.series, self.notices, self._seen = None, {}, [], []
         self._about = about
 
     def include(
