@@ -45,26 +45,32 @@ def log_of(clones: Path, repository: str, commit: str, path: str) -> Iterator[Pa
         yield file
 
 
-def judged(file: Path) -> tuple[str, str]:
-    """The highest severity of an incident in one log, info where there is none; and its label by the reward curve."""
+def judged(file: Path) -> tuple[str, tuple[float, ...]]:
+    """The highest severity of an incident in one log, info where there is none; and its rewards."""
     result = diagnose(read_run(str(file)))
     severity = max(
         (incident.severity for incident in result.summary.incidents),
         key=("info", "warn", "error").index,
         default="info",
     )
-    return severity, by_curve(list(result.series.get("reward", {}).values()))
+    return severity, tuple(result.series.get("reward", {}).values())
 
 
 def counted(clones: Path, name: str) -> dict[str, dict[str, int]]:
     """Logs of one list by label: how many, and of how many an incident is at warn and at error."""
     counts: dict[str, Counter[str]] = {}
+    runs: dict[tuple[str, ...], str] = {}
     for repository, commit, path, label in listed(name):
         with log_of(clones, repository, commit, path) as file:
-            severity, curve = judged(file)
+            severity, rewards = judged(file)
             print(*of_run(f"{repository} {path}", read_run(str(file)).rows), sep="\n")
-        if name == "further_logs" and curve != label:  # the others were labelled by those who listed them
+        if (
+            name == "further_logs" and (curve := by_curve(rewards)) != label
+        ):  # others were labelled by those who listed them
             print(f"{repository} {path}: {curve}, listed as {label}")
+        same = runs.setdefault(tuple(f"{reward:.4g}" for reward in rewards), path)
+        if rewards and same != path:
+            print(f"{repository} {path}: the same run as {same}")
         counts.setdefault(label, Counter())[severity] += 1
     return {
         label: {"logs": part.total(), "warn": part["warn"], "error": part["error"]} for label, part in counts.items()

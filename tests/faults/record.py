@@ -7,15 +7,16 @@ Trains the fresh runs of plan.py and tool_plan.py that build/fresh does not have
 them with the rules of this checkout. `--runs` takes only the first runs of plan.py. `--door` has the runs of
 tests/benchmarks/door.py, as it keeps them; `--public` the clones that public_logs.py reads. No rule may have changed
 between those runs and this command. Give other seeds whenever a rule was changed after a look at these runs. With
-`--rules`, these rules get a new record, and all others keep theirs. Which rules must be silent, so that all of them
-together alarm rarely enough, is decided on all runs alone.
+`--rules`, these rules get a new record, and all others keep theirs: only healthy runs are trained, and those with a
+fault that one of these rules names. Which rules must be silent, so that all of them together alarm rarely enough, is
+decided on all runs alone.
 """
 
 import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -83,10 +84,11 @@ def _place(run: Run) -> str:
     return f"{run.trainer}, {run.task}"
 
 
-def trained(first_seed: int, most: int | None, jobs: int | None) -> list[Run]:
-    """The fresh runs that are faulty or healthy, trained where they are not there."""
+def trained(first_seed: int, most: int | None, rules: Collection[str], jobs: int | None) -> list[Run]:
+    """The fresh runs that are faulty or healthy, trained where they are not there. `rules` name the faults."""
     FRESH.mkdir(parents=True, exist_ok=True)
-    files = [(run, FRESH / f"{run.name.replace('/', '-')}.json") for run in plan.fresh(first_seed)[:most]]
+    planned = [run for run in plan.fresh(first_seed)[:most] if not run.fault or run.fault.right.intersection(rules)]
+    files = [(run, FRESH / f"{run.name.replace('/', '-')}.json") for run in planned]
     with ProcessPoolExecutor(jobs) as pool:
         left = {pool.submit(make.made, run): file for run, file in files if not file.exists()}
         for done in as_completed(left):
@@ -95,12 +97,14 @@ def trained(first_seed: int, most: int | None, jobs: int | None) -> list[Run]:
     return [run for run in runs if run.fault or is_healthy(run)]
 
 
-def with_tools(first_seed: int, jobs: int | None, folder: Path = tool_runs.FOLDER) -> list[Judged]:
-    """The runs of agents with tools that are faulty or healthy, trained where they are not there, and judged."""
+def with_tools(
+    first_seed: int, rules: Collection[str], jobs: int | None, folder: Path = tool_runs.FOLDER
+) -> list[Judged]:
+    """The same of agents with tools, judged."""
     from tool_policy import warm
 
     folder.mkdir(parents=True, exist_ok=True)
-    runs = tool_plan.planned(first_seed)
+    runs = [it for it in tool_plan.planned(first_seed) if not it.kind or set(it.kind.right.split()).intersection(rules)]
     for task in dict.fromkeys(run.task for run in runs):
         warm(task, skilled=True, folder=folder)
     with ProcessPoolExecutor(jobs) as pool:
@@ -180,10 +184,11 @@ def main() -> None:
     parser.add_argument("--rules", nargs="+", help="that get a new record; all by default", metavar="ID")
     parser.add_argument("--jobs", type=int, help="processes; as many as there are cores by default")
     arguments = parser.parse_args()
-    runs = trained(arguments.first_seed, arguments.runs, arguments.jobs)
+    rules = arguments.rules or [rule.id for rule in catalog()]
+    runs = trained(arguments.first_seed, arguments.runs, rules, arguments.jobs)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         planted = list(pool.map(judged, runs))
-    planted += with_tools(arguments.first_seed, arguments.jobs)
+    planted += with_tools(arguments.first_seed, rules, arguments.jobs)
     tensors = list(at_the_door(arguments.door)) if arguments.door else []
     public = list(published(arguments.public)) if arguments.public else []
     new = counted([*planted, *tensors, *public])

@@ -100,6 +100,8 @@ def test_a_reward_that_never_rose_goes_with_what_began_with_the_run():
     assert parts(with_the_run, later, damage) == [("AAA001", [], ["OUT003"]), ("CCC001", [], [])]
     earlier = finding(CAUSE, 100, 110)
     assert parts(earlier, later, damage)[0] == ("CCC001", [], ["OUT003"])
+    soon = finding(OTHER, 12, 30)  # both began with the run, this one second
+    assert parts(with_the_run, soon, damage) == [("AAA001", [], ["OUT003"]), ("CCC001", [], [])]
 
 
 def test_what_costs_only_time_and_what_is_only_noted_does_no_damage():

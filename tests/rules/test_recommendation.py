@@ -144,6 +144,7 @@ def test_a_run_that_was_never_good_has_no_step_to_resume_from(found):
     advice = of(found)
     assert (advice.action, advice.last_good_step) == ("stop", None)
     assert advice.says.endswith("no earlier step is known to be good: fix it, start again")
+    assert ("has never risen;" in advice.says) == (found.rule.id == "OUT003")  # not since step 400, where that was seen
 
 
 @pytest.mark.slow

@@ -182,6 +182,11 @@ def _sorted(unsorted: Iterable[Incident]) -> tuple[Incident, ...]:
     )
 
 
+def never_rose(finding: Finding) -> bool:
+    """Whether it is of an outcome that has gained nothing in the whole run. Its onset is when that was seen."""
+    return any(isinstance(signal, Gain) and signal.never for signal in finding.rule.signals.values())
+
+
 def reaches(cause: Finding, step: int) -> bool:
     """Whether what begins at `step` may come of `cause`: it is not over, or not for as long as it lasted."""
     return cause.resolved is None or step <= 2 * cause.resolved - cause.onset
@@ -271,10 +276,11 @@ def _behind(damage: Finding, groups: Sequence[Sequence[Finding]]) -> int | None:
     if not begun:
         return None
     seen = damage.fired or damage.onset
-    never_rose = any(isinstance(signal, Gain) and signal.never for signal in damage.rule.signals.values())
-    by = AT_ONCE * seen if never_rose else damage.onset + _unsure(damage)
+    whole = never_rose(damage)
+    by = AT_ONCE * seen if whole else damage.onset + _unsure(damage)
     before = [(finding, i) for finding, i in begun if finding.onset - _unsure(finding) <= by]
-    return max(before or begun, key=lambda pair: pair[0].onset)[1]
+    first_or_last = min if whole and before else max
+    return first_or_last(before or begun, key=lambda pair: pair[0].onset)[1]
 
 
 def _unsure(finding: Finding) -> float:

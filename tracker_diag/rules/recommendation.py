@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from tracker_diag.metrics.series import any_of
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import DAMAGE, UNSURE, Incident
+from tracker_diag.rules.incidents import DAMAGE, UNSURE, Incident, never_rose
 from tracker_diag.rules.model import Link
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.signals.collapse import Collapse
@@ -126,7 +126,9 @@ def _stops(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> str | None:
         return f"{lost[0].series} is {lost[0].value:.3g} lately, {lost[0].baseline:.3g} at its best"
     harm = [f for f in ongoing if f.severity == "error" or (f.rule.link == DAMAGE and not any_of(f.slice))]
     faults = harm or [f for f in ongoing if f.rule.link in NOT_TO_BE_TRUSTED]
-    return f"{faults[0].rule.title} since step {faults[0].onset}" if faults else None
+    if not faults:
+        return None
+    return faults[0].rule.title + ("" if never_rose(faults[0]) else f" since step {faults[0].onset}")
 
 
 def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tuple[int, str] | None) -> str:

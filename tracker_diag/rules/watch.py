@@ -66,6 +66,8 @@ class Watch:
         self._off: dict[str, OffLevel] = {}
         """For each signal behind the firing finding: the level that is off."""
         self._held, self._failed, self._since = 0, 0, 0
+        self._was_false = False
+        """Whether its condition did not hold at some step. Before the first verdict nobody knows."""
         self._judged: tuple[int, bool | None] | None = None
         """The last step and its verdict."""
         self.state: RuleState = "unknown"
@@ -165,7 +167,7 @@ class Watch:
         if self.finding and fired:
             self.finding = self.finding.moved(state="resolved", resolved=step)
         self._drop_pending()
-        self._off = {}
+        self._off, self._was_false = {}, False
         self._failed, self.state = 0, "unknown"
         return fired
 
@@ -178,6 +180,7 @@ class Watch:
             "finding": self.finding.state_dict() if self.finding else None,
             "past": [finding.state_dict() for finding in self.past],
             "has_seen": self._has_seen,
+            "was_false": self._was_false,
             "blindness": self.blindness.state_dict() if self.can_see else None,
             "silent": list(self._silent),
         }
@@ -188,7 +191,7 @@ class Watch:
         self._off = {name: OffLevel.of_state(self._signals[name].looks_at[0], level) for name, level in kept.items()}
         self._judged = (state["judged"][0], state["judged"][1]) if state["judged"] else None
         self.state = state["state"]
-        self._has_seen, self._basis = state["has_seen"], []
+        self._has_seen, self._was_false, self._basis = state["has_seen"], state["was_false"], []
         self._blindness = Reason.of_state(state["blindness"]) if state["blindness"] else None
         self._silent, self._verdicts = [name for name in self._required if name in state["silent"]], {}
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
@@ -208,9 +211,11 @@ class Watch:
         readings = {name: replace(signal.reading(), signal=name) for name, signal in self._signals.items()}
         required = [readings[name] for name in self._required]
         if fires:
-            levels = {name: OffLevel.at(self._signals[name], readings[name]) for name in self._required}
-            self._off = {name: level for name, level in levels.items() if level is not None}
+            off = {name: OffLevel.at(self._signals[name], readings[name]) for name in self._required}
+            self._off = {name: level for name, level in off.items() if level is not None}
         dated = [r.onset for r in required if r.holds and r.onset is not None]
+        if not dated and not self._was_false:
+            self._since = min([self._since, *self._levels_began()])
         if self.finding and self.finding.state == "resolved":
             self.past = [*self.past[1 - PAST :], self.finding]
         # The condition holds since the last of its parts began. A new finding cannot begin before the last one ended.
@@ -233,6 +238,17 @@ class Watch:
         )
         return True
 
+    def _levels_began(self) -> list[int]:
+        """Since when each way of the condition holds that asks for levels alone. Before it was judged, it held too."""
+        began = []
+        for way in self.rule.when:
+            if self._judgement.holds((way,)):
+                holding = [self._signals[name] for name in signals_of((way,), self.rule.predicates)]
+                steps = [signal.began for signal in holding if signal.holds]
+                if known := [step for step in steps if step is not None]:
+                    began += [max(known)] * (len(known) == len(steps))
+        return began
+
     def _is_harmless(self) -> bool:
         return bool(self.rule.harmless) and self._judgement.holds(self.rule.harmless) is True
 
@@ -244,7 +260,7 @@ class Watch:
         return True
 
     def _false(self, step: int) -> bool:
-        held, self._held = self._held, 0
+        held, self._held, self._was_false = self._held, 0, True
         if self.state == "firing" and self.finding:
             self._failed += 1
             if self._failed <= self._keep_firing_steps:

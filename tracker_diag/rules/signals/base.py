@@ -68,6 +68,8 @@ class Signal:
         """Set up what `update` needs."""
         self.holds: bool | None = None
         """Whether it holds at this step; None if it is unknown."""
+        self.began: int | None = None
+        """The step since which its level is what it is, if it is about a level and holds."""
         self.looks_at: Sequence[Series] = ()
         """Its series. A signal without series may be updated any number of times with one step."""
 

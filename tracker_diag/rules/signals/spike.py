@@ -43,7 +43,7 @@ class Spike(Material):
     sure: bool = False
     """Whether it must also be beyond three of its own sampling errors. Unknown if the error is."""
     ever: bool = False
-    """Whether it must also be beyond all earlier values, except those of the same excursion."""
+    """Whether it must be as far beyond all earlier values too, except those of the same excursion."""
 
     def begin(self, at: Place) -> None:
         super().begin(at)
@@ -55,9 +55,9 @@ class Spike(Material):
         self._last: tuple[float, float] | None = None
         """The last value that was judged, and the median before it."""
         self._furthest: float | None = None
-        """The furthest value before the spikes that continue, if that counts."""
+        """The furthest value, without the last `OVER` and the excursion that lasts, if that counts."""
         self._peak: tuple[float, int] | None = None
-        """The furthest of these, and the values since the last of them."""
+        """The furthest value of that excursion, and the values since its last spike."""
         self._step = 0
 
     def update(self, observed: Observed) -> None:
@@ -72,7 +72,7 @@ class Spike(Material):
             high = self.above is None or now.value > self.above
             far = high and self._is_material(now.value, middle)
             far = far and not self._within_spread(now.value, middle, values)
-            far = far and not self._has_been_there(now.value)
+            far = far and (self._furthest is None or self._is_material(now.value, self._furthest))
             self.holds = far and not self._within_error(now, middle) if self._sees(now) else None
         self._recent.append(now.value)
         if self.ever:
@@ -98,26 +98,22 @@ class Spike(Material):
         spread = 1.4826 * median([abs(v - middle) for v in values])
         return abs(value - middle) <= self._z * spread
 
-    def _has_been_there(self, value: float) -> bool:
-        """Whether an earlier value was as far off, if that counts."""
-        if self._furthest is None:
-            return False
-        return value <= self._furthest if self.direction == "rising" else value >= self._furthest
-
     def _remember(self, value: float) -> None:
-        """Remember how far `value` went. A spike counts only `OVER` values later."""
-        if self.holds:
-            self._peak = (value if self._peak is None else self._further(value, self._peak[0]), 0)
-        elif not self._has_been_there(value):
-            self._furthest = value
-        if not self.holds and self._peak is not None:
-            peak, since = self._peak
-            self._peak = (peak, since + 1)
-            if since + 1 >= OVER:
-                self._furthest = peak if self._furthest is None else self._further(peak, self._furthest)
-                self._peak = None
+        """Remember how far `value` went: `OVER` values later, or at the end of its excursion."""
+        if self._peak is None and not self.holds:
+            if len(self._recent) > OVER:
+                self._furthest = self._further(self._recent[-OVER - 1], self._furthest)
+            return
+        if self._peak is None:
+            way_up = list(self._recent)[-OVER:]
+            self._peak = (max(way_up) if self.direction == "rising" else min(way_up), 0)
+        self._peak = (self._further(value, self._peak[0]), 0 if self.holds else self._peak[1] + 1)
+        if self._peak[1] >= OVER:
+            self._furthest, self._peak = self._further(self._peak[0], self._furthest), None
 
-    def _further(self, value: float, other: float) -> float:
+    def _further(self, value: float, other: float | None) -> float:
+        if other is None:
+            return value
         return max(value, other) if self.direction == "rising" else min(value, other)
 
     def _sees(self, now: Scalar) -> bool:

@@ -33,7 +33,9 @@ class Stuck(Signal):
         super().begin(at)
         self._series = at.series(self.series)
         self.looks_at = (self._series,)
-        self._recent: deque[float] = deque(maxlen=horizon(self.steps, at.settings, part=4, fewest=8))
+        most = horizon(self.steps, at.settings, part=4, fewest=8)
+        self._recent: deque[float] = deque(maxlen=most)
+        self._steps: deque[int] = deque(maxlen=most)
         self._quantum = 0.0
 
     def update(self, observed: Observed) -> None:
@@ -41,7 +43,9 @@ class Stuck(Signal):
         if now is not None:
             self._quantum = now.quantum
             self._recent.append(now.value)
+            self._steps.append(observed.step)
             self._judge()
+            self.began = (self.began if self.began is not None else self._steps[0]) if self.holds else None
 
     @property
     def _full(self) -> bool:
@@ -64,13 +68,17 @@ class Stuck(Signal):
 
     def rebaseline(self) -> None:
         self._recent.clear()
-        self.holds = None
+        self._steps.clear()
+        self.holds = self.began = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"recent": list(self._recent)}
+        return {"recent": list(self._recent), "steps": list(self._steps), "began": self.began}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent.clear()
         self._recent.extend(state["recent"])
+        self._steps.clear()
+        self._steps.extend(state["steps"])
+        self.began = state["began"]
         if self._recent:
             self._judge()

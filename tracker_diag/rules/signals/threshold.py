@@ -1,7 +1,7 @@
 """A value against a fixed limit."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -42,6 +42,8 @@ class Threshold(Limited):
             )
         )
         self.holds = None if now is None or unseen else self._is_beyond(now.value)
+        if self.holds is not None:
+            self.began = (self.began if self.began is not None else observed.step) if self.holds else None
 
     def reading(self) -> Reading:
         now = self._series.now
@@ -50,3 +52,9 @@ class Threshold(Limited):
         if self.holds is None:
             return self._series.unknown(reason(Why.ROUNDED, series=self._series.name, quantum=now.quantum))
         return self._series.reading(self.holds, now.value)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"began": self.began}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.began = state["began"]
