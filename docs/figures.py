@@ -17,7 +17,7 @@ SENTENCES = {
         "without a fault | an alert was raised in {alarmed} of {healthy} |",
         "public logs of stable runs | an alert was raised in {loud} of {stable} |",
     ),
-    "faq.md": ("`observe` takes {observe} ms and `log` {log} ms on one CPU core",),
+    "faq.md": ("On one CPU core, `observe` takes {observe} ms and `log` {log} ms",),
     "preflight.md": ("{plans} plans agree within {off} % with what torch allocates",),
 }
 """A sentence must be on its page once, with any number in each place."""
