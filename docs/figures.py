@@ -13,7 +13,7 @@ SENTENCES = {
         "`observe`, on one CPU core | {observe} ms |",
         "your logging call, on one CPU core | {log} ms longer |",
         "a training step of half a second, on an {device} GPU | {ratio}× as long |",
-        "with a fault that did harm | the fault was named in {named} of {harmed} |",
+        "with a planted fault that did harm | the fault was named in {named} of {harmed} |",
         "without a fault | an alert was raised in {alarmed} of {healthy} |",
         "public logs of stable runs | an alert was raised in {loud} of {stable} |",
     ),
