@@ -10,13 +10,14 @@ from typing import Any
 DOCS = Path(__file__).parent
 SENTENCES = {
     "../README.md": (
-        "`observe` takes {observe} ms on one CPU core. Your logging call then takes {log} ms longer",
-        "On an {device} GPU, a training step of half a second takes {ratio}× as long",
-        "We score the rules on {runs} real training runs of our own",
-        "We held out {healthy} runs without a fault, and never tuned on them: {alarmed} of them raised an alert",
-        "Of {stable} public logs of stable runs, {loud} raised one",
+        "`observe`, on one CPU core | {observe} ms |",
+        "your logging call, on one CPU core | {log} ms longer |",
+        "a training step of half a second, on an {device} GPU | {ratio}× as long |",
+        "with a planted fault that did harm | the fault was named in {named} of {harmed} |",
+        "without a fault | an alert was raised in {alarmed} of {healthy} |",
+        "public logs of stable runs | an alert was raised in {loud} of {stable} |",
     ),
-    "faq.md": ("`observe` takes {observe} ms and `log` {log} ms on one CPU core",),
+    "faq.md": ("On one CPU core, `observe` takes {observe} ms and `log` {log} ms",),
     "preflight.md": ("{plans} plans agree within {off} % with what torch allocates",),
 }
 """A sentence must be on its page once, with any number in each place."""
@@ -28,7 +29,7 @@ def _result(name: str) -> Any:
 
 def figures() -> dict[str, str]:
     """Each number by its name in the sentences."""
-    faults, gpu = _result("faults.json"), _result("gpu.json")
+    faults, gpu = _result("faults.json")["untouched"], _result("gpu.json")
     stable = [labels["stable"] for labels in _result("public_logs.json").values()]
     timings = (DOCS / "performance.md").read_text(encoding="utf-8")
     milliseconds = dict(re.findall(r"^\| (.+?) \| .+? \| ([\d.]+) ms \|", timings, re.MULTILINE))
@@ -38,9 +39,10 @@ def figures() -> dict[str, str]:
         "log": f"{float(milliseconds['log after it']):.0f}",
         "device": gpu["device"].split()[-1],
         "ratio": f"{gpu['step_of_half_a_second_ratio']:.2f}",
-        "runs": str(len(faults["sealed"])),
-        "healthy": str(faults["untouched"]["healthy"]),
-        "alarmed": str(faults["untouched"]["healthy_warn"]),
+        "named": str(faults["harmed_named"]),
+        "harmed": str(faults["harmed"]),
+        "healthy": str(faults["healthy"]),
+        "alarmed": str(faults["healthy_warn"]),
         "stable": str(sum(logs["logs"] for logs in stable)),
         "loud": str(sum(logs["warn"] + logs["error"] for logs in stable)),
         "plans": str(len(ratios)),

@@ -31,7 +31,11 @@ def blocks(page, language):
 
 
 NAME = r"\*\*([\w&-]+)\*\*[^`\n]*\n\n```python\n(.*?)```"
-NAMED = dict(re.findall(NAME, (ROOT / "docs" / "start.md").read_text(), re.DOTALL))
+NAMED = {
+    name: code
+    for page in ("start", "trackers")
+    for name, code in re.findall(NAME, (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL)
+}
 ELSEWHERE = {"integrations", "preflight"}
 """Pages whose blocks have tests of their own: tests/integrations, tests/preflight."""
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem not in ELSEWHERE)]
@@ -52,7 +56,6 @@ TRAINERS = {
     "def reward(completions, **_):\n    return [float(len(text)) for text in completions]\n"
     "model, dataset = str(CHECKPOINT), Dataset.from_dict({'prompt': ['get 42'] * 8})\n",
     "Stable-Baselines3": "",
-    "Transformers": MODEL + "dataset = [{'input_ids': torch.arange(8), 'labels': torch.arange(8)}] * 8\n",
 }
 RUN = "import mlflow\nimport tracker_diag as td\nmlflow.start_run()\n"
 EXAMPLE = "from tracker_diag.testing import example_batch\n"
