@@ -59,7 +59,7 @@ def outcomes(summary: Summary) -> list[str]:
 def best_level(reading: Reading) -> str:
     """Of an outcome, its best level, where that was, and its last one; each is a mean over some rows."""
     return (
-        f"{reading.series} {reading.baseline:.3g} at its best, a mean to step {reading.at}; {reading.value:.3g} lately"
+        f"{reading.series} {reading.value:.3g} lately, {reading.baseline:.3g} at its best (mean up to step {reading.at})"
     )
 
 
