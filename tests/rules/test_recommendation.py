@@ -85,7 +85,7 @@ def test_what_harms_no_outcome_yet_is_watched_and_is_no_yes():
     assert (result.action, result.go_on, result.last_good_step) == ("watch", False, 96)
     assert result.says == (
         f"Watch. {RULES['POL001'].title} since step 100, until policy/post_tool/p95 is near 0.05 again; "
-        "reward and eval_score show no harm so far; if worse, resume from step 96"
+        "reward and eval_score show no harm so far; if it gets worse, resume from step 96"
     )
 
 

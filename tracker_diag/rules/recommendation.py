@@ -51,7 +51,7 @@ class Recommendation:
         """Where to resume: "fix it, resume from step 84"; empty where that is not known."""
         if self.last_good_step is None:
             return ""
-        return f"{'if worse' if self.action == 'watch' else 'fix it'}, resume from step {self.last_good_step:,}"
+        return f"{'if it gets worse' if self.action == 'watch' else 'fix it'}, resume from step {self.last_good_step:,}"
 
     def to_json(self) -> dict[str, object]:
         """As `tracker-diag diagnose --json` prints it."""
@@ -145,7 +145,7 @@ def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tupl
     else:
         parts.append("no reward and no evaluation could be judged, so harm would not be seen")
     if good:
-        parts.append(f"if worse, resume from step {good[0]}")
+        parts.append(f"if it gets worse, resume from step {good[0]}")
     return "; ".join(parts)
 
 
