@@ -16,10 +16,12 @@ import argparse
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -203,6 +205,10 @@ def main() -> None:
         chosen, what = sorted(arguments.rules), "; ".join(corpora.values())
         corpora = records().corpora | {", ".join(chosen): what}
         new, silent = records().rules | {name: new[name] for name in chosen if name in new}, records().demoted
+    heard = {name for name, record in new.items() if record.is_enough}.difference(silent)
+    for name, corpus in {"trainings": planted, "tensors": tensors, "public": public}.items():
+        healthy = [run.loud & heard for run in corpus if not run.right]
+        print(f"{name}: {sum(map(bool, healthy))} of {len(healthy)} healthy runs alarmed", Counter(chain(*healthy)))
     write(Records(format=1, made=datetime.now(UTC).date().isoformat(), corpora=corpora, demoted=silent, rules=new))
 
 
