@@ -203,7 +203,9 @@ def main() -> None:
         corpora["public"] = _corpus(public, "public logs")
     if arguments.rules:
         chosen, what = sorted(arguments.rules), "; ".join(corpora.values())
-        corpora = records().corpora | {", ".join(chosen): what}
+        others = {key: [name for name in key.split(", ") if name not in chosen] for key in records().corpora}
+        kept = {", ".join(names): records().corpora[key] for key, names in others.items() if names}
+        corpora = kept | {", ".join(chosen): what}
         new, silent = records().rules | {name: new[name] for name in chosen if name in new}, records().demoted
     heard = {name for name, record in new.items() if record.is_enough}.difference(silent)
     for name, corpus in {"trainings": planted, "tensors": tensors, "public": public}.items():
