@@ -74,14 +74,13 @@ class Series:
 
     def update(self, observed: Observed, *, again: bool = False) -> None:
         """Read the value of one step; `again` if more of the last step has come."""
-        had = self.now is not None and again
-        self.now = observed.series.get(self.keys[0])
+        had, now = again and self.now is not None, observed.series.get(self.keys[0])
         if self._missing:
             self._missing = [key for key in self._missing if key not in observed.series]
             self.has_come = len(self._missing) < len(self.keys)
-        if self.now is not None and len(self.keys) == 2:
-            self.now = self._ratio(self.now, observed.series.get(self.keys[1]))
-        self.new = self.now is not None and not had
+        if now is not None and len(self.keys) == 2:
+            now = self._ratio(now, observed.series.get(self.keys[1]))
+        self.now, self.new = now, now is not None and not had
 
     @property
     def logged(self) -> bool | None:
@@ -158,9 +157,12 @@ class SeriesTable:
         self.observed = observed
         self.rows += not again
         self.steps += observed.checked and not again
-        given = [series for key in observed.series for series in self._by_key.get(key, ())]
-        first = any(not series.has_come for series in given)
-        for series in dict.fromkeys([*self._with_value, *given]):
+        by_key = self._by_key
+        given = dict.fromkeys([series for key in observed.series if key in by_key for series in by_key[key]])
+        first = not all(series.has_come for series in given)
+        for series in [series for series in self._with_value if series not in given]:
+            series.update(observed, again=again)
+        for series in given:
             series.update(observed, again=again)
         self._with_value = [series for series in given if series.now is not None]
         return first

@@ -113,7 +113,7 @@ class Watch:
             if basis != self._basis:
                 self._basis = basis
                 self._verdict = self._judge()
-        if self._verdict is False and self._is_off():
+        if self._off and self._verdict is False and self._is_off():
             self._missed, self._failed = 0, 0
             return False
         judged, self._judged = self._judged, (observed.step, self._verdict)
