@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracker_diag.stats import kernel
 from tracker_diag.stats.histogram import BINS, EDGES
 from tracker_diag.stats.pareto import (
     pareto_k,
@@ -184,6 +185,18 @@ def test_the_fit_of_a_sketch_is_that_of_the_paper(name):
     number = counts(draws(name, 4096))
     values = plain_largest(number, tail_length(4096) + 1)
     assert same_to(pareto_k_of(number), plain_fit(*values))
+
+
+@pytest.mark.parametrize("n", [25, 60, 226, 1000, 80_000])
+@pytest.mark.parametrize("scale", [1e-4, 0.003, 0.1, 2.0])
+def test_the_kernel_fits_as_numpy_does(n, scale, rng, monkeypatch):
+    t, normal = scale * rng.standard_t(3, n), scale * rng.standard_normal(n)
+    few_bits = (t.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
+    sketches = [counts(r) for r in (t, normal, -abs(normal), few_bits, np.where(rng.random(n) < 0.6, 0, t))]
+    sketches += [number[::-1] for number in sketches]
+    compiled = [pareto_k_of(number) for number in sketches]
+    monkeypatch.setattr(kernel, "KERNEL", None)
+    assert all(map(same_to, compiled, (pareto_k_of(number) for number in sketches)))
 
 
 def same_to(a, b):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from tracker_diag import DiagError, Monitor, wrap
 from tracker_diag.cli.app import app
+from tracker_diag.records import Scalar
 from tracker_diag.trackers.delivery import outbox
 from tracker_diag.trackers.mlflow.artifacts import TABLES_TAG
 from tracker_diag.trackers.mlflow.write import NOTE_TAG, MlflowTracker
@@ -274,3 +275,17 @@ def test_a_metric_without_a_step_moves_nothing(rng, make_batch, mlflow):
         summary = run.diag.close()
     assert (summary.steps, summary.first_step, summary.last_step) == (3, 0, 2)
     assert run.diag.health["late_steps"] == 0
+
+
+def test_of_a_state_that_stays_a_batch_has_the_first_and_the_last_value(mlflow):
+    run_id = mlflow.start_run().info.run_id
+    client = mlflow.MlflowClient()
+    tracker = MlflowTracker(client, run_id)
+    for steps in (range(20), range(20, 24)):
+        for step in steps:
+            tail, state = Scalar("diag/policy/all/p95", 0.1), Scalar("diag/rule/POL001", 2 if step < 10 else 0)
+            tracker.write(step, [tail, state], step)
+        tracker.flush()
+    states = client.get_metric_history(run_id, "diag/rule/POL001")
+    assert [(point.step, point.value) for point in states] == [(0, 2), (9, 2), (10, 0), (19, 0), (23, 0)]
+    assert len(client.get_metric_history(run_id, "diag/policy/all/p95")) == 24

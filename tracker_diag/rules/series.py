@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracker_diag.detect.course import Course, Gain
 from tracker_diag.detect.growth import GrowthDetector, GrowthSettings
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import Algorithm, Metric
@@ -20,6 +21,31 @@ LOST_AFTER = 100
 
 WAIT = 20
 """Steps without a value after which a series counts as not logged. A short run needs fewer."""
+
+
+@dataclass
+class SharedCourse(Course):
+    """The course of a series, for all signals that ask the same of it."""
+
+    step: int | None = None
+    """Of the last value."""
+    _gain: tuple[int, Gain | None] | None = None
+    """After which block, and what was gained."""
+
+    def append(self, step: int, value: float) -> None:
+        if step != self.step:
+            self.step = step
+            super().append(step, value)
+
+    def gain(self) -> Gain | None:
+        ends = self._blocks.ends
+        if ends and (self._gain is None or self._gain[0] != ends[-1]):
+            self._gain = ends[-1], super().gain()
+        return self._gain[1] if ends and self._gain else None
+
+    def restart(self) -> None:
+        """Forget all that has come."""
+        vars(self).update(vars(SharedCourse(self.rising, self.lost, self.surer)))
 
 
 class Series:
@@ -39,23 +65,22 @@ class Series:
         """Steps of the run before the first rule used this series."""
         self._missing = list(self.keys)
         """Keys without any value so far."""
+        self.has_come = False
+        """Whether any of its keys has had a value."""
         self.growth: dict[tuple[str, str, bool], GrowthDetector] = {}
         """Detectors that growth signals share, by scale, direction and whether no values share samples."""
-
-    @property
-    def has_come(self) -> bool:
-        """Whether any of its keys has had a value."""
-        return len(self._missing) < len(self.keys)
+        self.courses: dict[tuple[float, float], SharedCourse] = {}
+        """By `lost` and `surer`."""
 
     def update(self, observed: Observed, *, again: bool = False) -> None:
         """Read the value of one step; `again` if more of the last step has come."""
-        had = self.now is not None and again
-        self.now = observed.series.get(self.keys[0])
+        had, now = again and self.now is not None, observed.series.get(self.keys[0])
         if self._missing:
             self._missing = [key for key in self._missing if key not in observed.series]
-        if self.now is not None and len(self.keys) == 2:
-            self.now = self._ratio(self.now, observed.series.get(self.keys[1]))
-        self.new = self.now is not None and not had
+            self.has_come = len(self._missing) < len(self.keys)
+        if now is not None and len(self.keys) == 2:
+            now = self._ratio(now, observed.series.get(self.keys[1]))
+        self.now, self.new = now, now is not None and not had
 
     @property
     def logged(self) -> bool | None:
@@ -80,6 +105,7 @@ class Series:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._before, self._missing = state["before"], [key for key in self.keys if key in state["missing"]]
+        self.has_come = len(self._missing) < len(self.keys)
 
     def _ratio(self, over: Scalar, under: Scalar | None) -> Scalar | None:
         if under is None or under.value == 0:
@@ -131,9 +157,12 @@ class SeriesTable:
         self.observed = observed
         self.rows += not again
         self.steps += observed.checked and not again
-        given = [series for key in observed.series for series in self._by_key.get(key, ())]
-        first = any(not series.has_come for series in given)
-        for series in dict.fromkeys([*self._with_value, *given]):
+        by_key = self._by_key
+        given = dict.fromkeys([series for key in observed.series if key in by_key for series in by_key[key]])
+        first = not all(series.has_come for series in given)
+        for series in [series for series in self._with_value if series not in given]:
+            series.update(observed, again=again)
+        for series in given:
             series.update(observed, again=again)
         self._with_value = [series for series in given if series.now is not None]
         return first

@@ -52,7 +52,9 @@ class Watch:
         self._required = signals_of(rule.when, rule.predicates)
         excuses = signals_of(rule.harmless, rule.predicates)
         self._shown = tuple(dict.fromkeys((*self._required, *excuses, *rule.support)))
-        self._deciding = [signals[name] for name in self._required]
+        self.deciding = [signals[name] for name in self._required]
+        self.moved = True
+        """Whether any of them may have another answer than at the last step."""
         self._judgement = Judgement((*rule.when, *rule.harmless), rule.predicates, signals, at)
         self._asked = self._judgement.series(rule.when)
         """Series for which the rule asks whether they are logged."""
@@ -87,7 +89,7 @@ class Watch:
     @property
     def can_see(self) -> bool:
         """Whether any of its series has had a value."""
-        return any(map(has_come, self._deciding)) or any(series.has_come for series in self._asked)
+        return any(map(has_come, self.deciding)) or any(series.has_come for series in self._asked)
 
     @property
     def sees(self) -> bool:
@@ -106,17 +108,19 @@ class Watch:
         """Evaluate one step, after the signals. Returns whether a finding began, fired or was resolved."""
         for level in self._off.values():
             level.update()
-        basis = [signal.holds for signal in self._deciding]
-        basis += [series.logged for series in self._asked]
-        if basis != self._basis:  # most steps change nothing
-            self._basis = basis
-            self._verdict = self._judge()
-        if self._verdict is False and self._is_off():
+        if self.moved:  # most steps change nothing
+            basis = [signal.holds for signal in self.deciding]
+            basis += [series.logged for series in self._asked]
+            self.moved = None in basis[len(self.deciding) :]  # a series that is missing may count as not logged soon
+            if basis != self._basis:
+                self._basis = basis
+                self._verdict = self._judge()
+        if self._off and self._verdict is False and self._is_off():
             self._missed, self._failed = 0, 0
             return False
         judged, self._judged = self._judged, (observed.step, self._verdict)
         if judged == self._judged:
-            if self._verdict is None and any(series.new for signal in self._deciding for series in signal.looks_at):
+            if self._verdict is None and any(series.new for signal in self.deciding for series in signal.looks_at):
                 self._blindness = None  # a state saved within a step may hold an old reason
             return False  # later data of this step changes nothing here
         if self._verdict is None:
@@ -159,7 +163,8 @@ class Watch:
 
     def rebaseline(self, step: int) -> bool:
         """Restart, if the rule uses a baseline. Returns whether this ended a firing finding."""
-        if not any(signal.historical for signal in self._deciding):
+        self.moved = True
+        if not any(signal.historical for signal in self.deciding):
             return False
         fired = self.finding is not None and self.state == "firing"
         if self._has_seen:
@@ -192,6 +197,7 @@ class Watch:
         self._judged = (state["judged"][0], state["judged"][1]) if state["judged"] else None
         self.state = state["state"]
         self._has_seen, self._was_false, self._basis = state["has_seen"], state["was_false"], []
+        self.moved = True
         self._blindness = Reason.of_state(state["blindness"]) if state["blindness"] else None
         self._silent, self._verdicts = [name for name in self._required if name in state["silent"]], {}
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None

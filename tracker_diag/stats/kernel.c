@@ -25,7 +25,7 @@ typedef struct { double n, largest, first, second, total, squares, k3; } sums_t;
 /* The same of a block, of e = w - 1, which is not relative to anything. */
 typedef struct { double largest, excess, squared, total, squares, k3; } block_t;
 
-int kernel_version(void) { return 2; }
+int kernel_version(void) { return 3; }
 
 /* Eight numbers that are worked on at once, and their bits. */
 typedef double lanes __attribute__((vector_size(64)));
@@ -367,4 +367,93 @@ void kernel_log_means(const double *x, const double *share, int64_t n, const dou
         }
         means[j] = added(&sum);
     }
+}
+
+/* The cells of a sketch from large log-ratios to small: the positive bins downwards, zero, the negative ones upwards. */
+#define ZERO (BINS - 1)
+#define MIN_CELLS 8
+#define POINTS 8
+#define NEAR 8
+#define CHANCE 2
+#define LEAST_WEIGHT (10 * 2.220446049250313e-16)
+
+/* How many values of `cell` are tied: more than the median of the cells near it, by more than chance. */
+static int64_t tied(const int64_t *above, const int64_t *below, int64_t cell) {
+    const int64_t *side = cell < ZERO ? above : below;
+    int64_t bin = cell < ZERO ? ZERO - cell : cell - ZERO, here = side[bin], near[2 * NEAR + 1], n = 0;
+    if (bin == 0 || here <= CHANCE) return 0;
+    for (int64_t i = bin > NEAR ? bin - NEAR : 1; i <= bin + NEAR && i < BINS; i++) {
+        int64_t j = n++;
+        for (; j && near[j - 1] > side[i]; j--) near[j] = near[j - 1];
+        near[j] = side[i];
+    }
+    int64_t usual = near[n / 2];
+    return here > usual + CHANCE * sqrt(usual + 1.0) ? here - usual : 0;
+}
+
+/* A few values, from large to small, for those that one cell holds, and how many each stands for. */
+typedef struct { double *value, *each; int64_t n, left; } values_t;
+
+static void take(values_t *to, double start, double end, int64_t held) {
+    int64_t taken = held < to->left ? held : to->left, points = taken < POINTS ? taken : POINTS;
+    double each = (double)taken / points, step = (end - start) * each / held;
+    for (int64_t i = 0; i < points; i++, to->n++) {
+        to->value[to->n] = end - step * (i + 0.5);
+        to->each[to->n] = each;
+    }
+    to->left -= taken;
+}
+
+/* The fit of Zhang and Stephens to the n weights x (m), of which each stands for `share` of them; `b` has room. */
+static double fitted(const double *x, const double *share, int64_t m, double n, double quartile, double *b) {
+    int64_t grid = 30 + (int64_t)sqrt(n);
+    double *k = b + grid, most = -INFINITY, all = 0, sum = 0, mean = 0;
+    for (int64_t i = 0; i < grid; i++) b[i] = (1 - sqrt(grid / (i + 0.5))) / (3 * quartile) + 1 / x[m - 1];
+    kernel_log_means(x, share, m, b, grid, k);
+    for (int64_t i = 0; i < grid; i++) {
+        k[i] = n * (log(-b[i] / k[i]) - k[i] - 1);
+        if (isnan(k[i])) return NAN;
+        if (k[i] > most) most = k[i];
+    }
+    for (int64_t i = 0; i < grid; i++) all += k[i] = exp(k[i] - most);
+    for (int64_t i = 0; i < grid; i++) {
+        if (k[i] >= LEAST_WEIGHT * all) sum += k[i], mean += b[i] * k[i];
+    }
+    mean /= sum;
+    kernel_log_means(x, share, m, &mean, 1, k);
+    return k[0] * n / (n + 10) + 5 / (n + 10);
+}
+
+/* Pareto k of the `size` largest weights and the next, as pareto.py has it, from the counts of log-ratios `above` and
+   `below` 0. A cell is from its `starts` to its `ends`. There is `room` for 6 size + 200 numbers. */
+double kernel_pareto(const int64_t *above, const int64_t *below, int64_t size, const double *starts, const double *ends,
+                     double *room) {
+    int64_t most = size + 1, cell = 0, cells = 0, before = 0, held = 0;
+    values_t to = {room, room + most, 0, most};
+    for (; cell <= 2 * ZERO; cell++) { /* all but the last cell, which may hold ties */
+        held = cell < ZERO ? above[ZERO - cell] : cell == ZERO ? above[0] + below[0] : below[cell - ZERO];
+        cells += held != 0;
+        if (before + held >= most) break;
+        if (held) take(&to, starts[cell], ends[cell], held);
+        before += held;
+    }
+    if (cells < MIN_CELLS || cell > 2 * ZERO) return NAN;
+    int64_t alike = tied(above, below, cell);
+    if (alike && cells == MIN_CELLS) return NAN;
+    double edge = cell < ZERO ? starts[cell] : ends[cell];
+    if (alike && cell > ZERO) take(&to, edge, edge, alike);
+    if (held > alike && to.left) take(&to, starts[cell], ends[cell], held - alike);
+    if (alike && cell < ZERO && to.left) take(&to, edge, edge, alike);
+
+    double *x = room + 2 * most, *share = x + most, largest = to.value[0], total = 0, reached = 0, n;
+    double least = exp(to.value[to.n - 1] - largest);
+    int64_t m = 0, quarter = 0;
+    for (int64_t i = to.n - 1; i >= 0; i--) {
+        double weight = exp(to.value[i] - largest);
+        if (weight > least) x[m] = weight - least, total += share[m++] = to.each[i];
+    }
+    if ((n = nearbyint(total)) < 5) return NAN;
+    for (; (reached += share[quarter]) < floor(n / 4 + 0.5) - 1e-6; quarter++) {}
+    for (int64_t i = 0; i < m; i++) share[i] /= total;
+    return fitted(x, share, m, n, x[quarter], share + most);
 }

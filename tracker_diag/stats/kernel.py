@@ -14,7 +14,7 @@ import numpy as np
 from tracker_diag.stats.arrays import Array, Float64Array, IntArray, RowArray
 
 FILE = Path(__file__).with_name("_kernel.so")
-VERSION = 2
+VERSION = 3
 """Of what its functions take; a file of another version is left over from an earlier build."""
 
 
@@ -23,7 +23,7 @@ class Kernel:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        library.kernel_taken.restype = ctypes.c_int64
+        library.kernel_taken.restype, library.kernel_pareto.restype = ctypes.c_int64, ctypes.c_double
 
     def count(
         self, values: Array, labels: Sequence[Array], counts: Sequence[RowArray], nonfinite: Sequence[IntArray]
@@ -108,12 +108,12 @@ class Kernel:
         taken = self._library.kernel_taken(_at(counts), ctypes.c_int64(counts.size), _at(index), _at(count))
         return index[:taken].copy(), count[:taken].copy()
 
-    def log_means(self, x: Float64Array, share: Float64Array, b: Float64Array) -> Float64Array:
-        """(m,) the mean of log(1 − b x) over `x` (n,), weighted by `share`, of each `b` (m,); 1 − b x is above 0."""
-        means = np.empty(len(b))
-        sizes = ctypes.c_int64(len(x)), ctypes.c_int64(len(b))
-        self._library.kernel_log_means(_at(x), _at(share), sizes[0], _at(b), sizes[1], _at(means))
-        return means
+    def pareto(self, counts: IntArray, size: int, starts: Float64Array, ends: Float64Array) -> float:
+        """k̂ of the `size` largest weights, from a sketch (2, 4098) whose cells are from `starts` to `ends`."""
+        above, below = (np.ascontiguousarray(part, np.int64) for part in counts)
+        room = np.empty(6 * size + 200)
+        given = map(_at, (starts, ends, room))
+        return float(self._library.kernel_pareto(_at(above), _at(below), ctypes.c_int64(size), *given))
 
 
 def _contiguous(pair: Sequence[Array]) -> tuple[list[Array], bool]:

@@ -61,11 +61,8 @@ def pareto_k(t: Float64Array, c: Float64Array) -> float:
     grid = 30 + math.floor(math.sqrt(n))
     quartile = x[c.cumsum().searchsorted(math.floor(n / 4 + 0.5) - 1e-6)]
     b = _points(grid) / (3 * quartile) + 1 / x[-1]
-    if compiled := kernel():
-        k = compiled.log_means(x, share, b)
-    else:
-        terms = -b[:, None] * x
-        k = np.log1p(terms, out=terms) @ share
+    terms = -b[:, None] * x
+    k = np.log1p(terms, out=terms) @ share
     likelihood = n * (np.log(-b / k) - k - 1)
     weight = np.exp(likelihood - likelihood.max())  # one that is far behind has none
     weight /= weight.sum()
@@ -129,6 +126,8 @@ def pareto_k_of(counts: IntArray, n: int | None = None) -> float:
     size = tail_length(int(counts.sum()) if n is None else n)
     if size < MIN_EXCEEDANCES or counts[0, BINS - 1]:
         return math.nan
+    if compiled := kernel():
+        return compiled.pareto(counts, size, _STARTS, _ENDS)
     used, held = _filled(counts, size + 1)
     if len(used) < MIN_BINS or held[: MIN_BINS - 1].sum() > size:  # fewer bins than that have the largest `size` + 1
         return math.nan

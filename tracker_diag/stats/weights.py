@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from tracker_diag.stats.arrays import Array, Float64Array, FloatArray, IntArray, namespace
+from tracker_diag.stats.arrays import Array, Float64Array, FloatArray, IntArray, namespace, stacked
 from tracker_diag.stats.histogram import EDGES
 
 _CHUNK = 1 << 16  # float64 temporaries of a host's pass stay in its cache
@@ -127,8 +127,7 @@ class WeightSums:
 
     def array(self) -> Array:
         """(7, ...) the fields in their order, for transport and storage."""
-        xp = namespace(self.first)
-        return xp.stack([getattr(self, name) for name in FIELDS])
+        return stacked([getattr(self, name) for name in FIELDS])
 
     def __getitem__(self, index: int) -> "WeightSums":
         return WeightSums(*(getattr(self, name)[index] for name in FIELDS))

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracker_diag.errors import SourceError
 from tracker_diag.metrics.series import ALL, CONTEXT, DIMENSIONS, FIXED, NAMED_ROWS, PAIRS, Dimension, Pair
-from tracker_diag.stats.arrays import Array, IntArray, namespace
+from tracker_diag.stats.arrays import Array, IntArray, namespace, stacked
 from tracker_diag.stats.gradient import SIZE, gradient_sums
 from tracker_diag.stats.histogram import BINS, Sketch, sketch
 from tracker_diag.stats.once import once
@@ -127,11 +127,11 @@ class Observation:
         sums[-1], lengths[-1] = sum(sums), sum(lengths)  # all, in place of what is unknown
         xp = namespace(sums[0])
         present = [n > 0 for n in lengths]
-        summed, number = xp.stack(sums), xp.stack(lengths)
-        sequences = WeightSums.summed(summed, xp.stack(present)).array()
+        summed, number = stacked(sums), stacked(lengths)
+        sequences = WeightSums.summed(summed, stacked(present)).array()
         finite = xp.isfinite(summed)
         summed, number = xp.where(finite, summed, 0.0), xp.where(finite, number, 0.0)
-        products = xp.stack([(number * summed).sum(-1), (number * number).sum(-1)])
+        products = stacked([(number * summed).sum(-1), (number * number).sum(-1)])
         row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
         (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
         return cls(sketches, of_sequences, (tokens, sequences, reached, products))

@@ -173,6 +173,20 @@ def test_a_tracker_with_a_pace_gets_many_steps_at_once_before_a_histogram_goes_a
     assert tracker.pictures == list(range(half + 1))
 
 
+def test_an_alert_and_somebody_who_waits_do_not_wait_for_the_pace(journals):
+    tracker = Hourly()
+    outbox = Outbox(tracker)
+    outbox.write(0, records(0), 0.0)
+    assert tracker.asked.wait(60)
+    assert tracker.steps == []
+    outbox.write(0, [Notice(0, "error", "POL001", "")], 0.0)
+    until(lambda: tracker.notices)
+    outbox.write(1, records(1), 0.0)
+    assert outbox.wait(time.monotonic() + 60)
+    assert tracker.steps == [0, 1]
+    ended(outbox)
+
+
 @pytest.mark.slow
 @given(failing=st.lists(st.integers(0, 60), max_size=15), refused=st.sets(st.integers(0, 60), max_size=5))
 def test_whatever_fails_for_a_while_arrives_in_order_and_once(tmp_path_factory, failing, refused):

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from tracker_diag.detect.course import Course
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Place
 from tracker_diag.rules.signals.base import CLOSED, Verb
@@ -39,9 +38,8 @@ class Collapse(OverTheRun):
     def _decide(self) -> bool | None:
         return self._course.has_fallen if self._rows >= self._enough else None
 
-    def _new_course(self) -> Course:
-        rising = self._series.definition.worse != "higher"
-        return Course(rising=rising, lost=self.lost, surer=self.surer * self._limit)
+    def _asks(self) -> tuple[float, float]:
+        return self.lost, self.surer * self._limit
 
     def _decided_reading(self) -> Reading:
         fall = self._course.fall()

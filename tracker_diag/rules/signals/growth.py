@@ -83,9 +83,9 @@ class Growth(Signal):
 
     def _judged(self) -> bool | None:
         """Whether the series has grown, and by enough."""
-        detector = self._detector
-        if not detector.holds or detector.value is None or self._last is None:
-            return detector.holds
+        detector, holds = self._detector, self._detector.holds
+        if not holds or detector.value is None or self._last is None:
+            return holds
         grown = self._is_off(detector.value, self.factor) and self._is_off(self._last[0], self.each)
         return grown and (detector.is_new or not self.anew)
 

@@ -37,6 +37,8 @@ class LeftBehind(Signal):
         self.looks_at = (self._series, self._other)
         self._signs = [-1.0 if each.definition.worse == "higher" else 1.0 for each in (self._series, self._other)]
         self._kept = [BlockMeans(), BlockMeans()]
+        self._more = False
+        """Whether a block has ended since the last judgement."""
         self._last: Following | None = None
         self._parted: Following | None = None
         """Where the two separated, until they meet again."""
@@ -44,9 +46,10 @@ class LeftBehind(Signal):
     def update(self, observed: Observed) -> None:
         for series, kept, sign in zip((self._series, self._other), self._kept, self._signs, strict=True):
             if series.new and series.now is not None:
-                kept.append(observed.step, sign * series.now.value)
-        if self._series.new:
+                self._more |= kept.append(observed.step, sign * series.now.value)
+        if self._series.new and self._more:
             self._judge()
+            self._more = False
 
     def _judge(self) -> None:
         kept, other = self._kept

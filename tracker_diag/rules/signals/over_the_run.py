@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from tracker_diag.detect.course import FEWEST, Course
+from tracker_diag.detect.course import FEWEST
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
-from tracker_diag.rules.series import LOST_AFTER, Place
+from tracker_diag.rules.series import LOST_AFTER, Place, SharedCourse
 from tracker_diag.rules.signals.base import CLOSED, Signal
 
 USUAL = 5.0
@@ -40,7 +40,9 @@ class OverTheRun(Signal):
         self._limit = at.settings.limit(USUAL) / USUAL
         self._is_loss = self._series.definition.unit == "loss"
         """A loss falls by factors, so its gains and losses are measured on a log scale."""
-        self._course = self._new_course()
+        asks, worse = self._asks(), self._series.definition.worse
+        new = SharedCourse(rising=worse != "higher", lost=asks[0], surer=asks[1])
+        self._course = self._series.courses.setdefault(asks, new)
         self._table, self._begun = at.table, at.table.rows
         """Rows of the run before this signal started or restarted."""
         self._last_step, self._missed = 0, 0
@@ -84,7 +86,8 @@ class OverTheRun(Signal):
         return self._decided_reading()
 
     def rebaseline(self) -> None:
-        self._course, self.holds, self._begun = self._new_course(), None, self._table.rows
+        self._course.restart()
+        self.holds, self._begun = None, self._table.rows
 
     def state_dict(self) -> dict[str, Any]:
         counts = {"missed": self._missed, "step": self._last_step, "begun": self._begun}
@@ -100,5 +103,6 @@ class OverTheRun(Signal):
         """A level of the course in the series' own unit."""
         return math.exp(level) if self._is_loss else level
 
-    def _new_course(self) -> Course:
-        return Course(rising=self._series.definition.worse != "higher", surer=self._limit)
+    def _asks(self) -> tuple[float, float]:
+        """The part of a gain that is lost after a fall, and the factor to the limits of chance."""
+        return 0.5, self._limit

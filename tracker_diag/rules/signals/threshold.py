@@ -35,15 +35,11 @@ class Threshold(Limited):
 
     def update(self, observed: Observed) -> None:
         now = self._series.now
-        unseen = now is None or (
-            now.quantum > 0  # as few values have
-            and any(
-                limit is not None and abs(now.value - limit) < now.quantum / 2 for limit in (self._above, self._below)
-            )
-        )
-        self.holds = None if now is None or unseen else self._is_beyond(now.value)
-        if self.holds is not None:
-            self.began = (self.began if self.began is not None else observed.step) if self.holds else None
+        if now is None or (now.quantum > 0 and abs(now.value - self.limit) < now.quantum / 2):
+            self.holds = None
+            return
+        self.holds = self._is_beyond(now.value)
+        self.began = (observed.step if self.began is None else self.began) if self.holds else None
 
     def reading(self) -> Reading:
         now = self._series.now

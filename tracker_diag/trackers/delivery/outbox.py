@@ -33,6 +33,9 @@ REFUSALS = 100
 CLOSE_WITHIN = 30.0
 """Seconds that it waits at most, for one that is slow; longer where the exit timeout is."""
 
+SERIES = {"scalars", "metrics"}
+"""Keys of entries of which there is one a step."""
+
 RETRY, RETRY_AT_MOST = 0.5, 30.0
 """Seconds until a failed delivery is tried again: at first, and after many that brought nothing."""
 
@@ -70,6 +73,8 @@ class Outbox(Tracker):
         self._pause = 0.0
         """Between two attempts at the end."""
         self._stop = False
+        self._hurry = False
+        """Something that is not to wait for the tracker's pace is there, or is waited for."""
         self._handing: object = None
         """Number of the entry that is on its way to the tracker."""
         self._whole = False
@@ -125,6 +130,9 @@ class Outbox(Tracker):
     def wait(self, deadline: float) -> bool:
         """Wait until all that was given is delivered, until `deadline` (of `time.monotonic`); whether it is."""
         while self._waits and time.monotonic() < deadline:
+            with self._wake:
+                self._hurry = True
+                self._wake.notify()
             time.sleep(0.02)
         return not self._waits
 
@@ -172,6 +180,7 @@ class Outbox(Tracker):
         with self._wake:
             self._number += 1
             entry["n"] = self._number
+            self._hurry = self._hurry or not entry.keys() & SERIES
             if pictures:
                 self._pictures[self._number] = pictures
             while len(self._pictures) > PICTURES:
@@ -201,7 +210,7 @@ class Outbox(Tracker):
         self._memory.append(entry)
         if len(self._memory) > MEMORY:
             later = range(self._given + 1, len(self._memory))  # the one before may be on its way
-            oldest = next((i for i in later if self._memory[i].keys() & {"scalars", "metrics"}), None)
+            oldest = next((i for i in later if self._memory[i].keys() & SERIES), None)
             if oldest is not None:
                 del self._memory[oldest]
                 self.tally.count("dropped_steps")
@@ -232,7 +241,8 @@ class Outbox(Tracker):
                     self._wake.wait(pause)
                 else:
                     self._wake.wait_for(lambda: self._waits or self._ending)
-                    self._wake.wait_for(lambda: self._ending or len(self._pictures) > PICTURES // 2, self.inner.pace)
+                    self._wake.wait_for(self._is_due, self.inner.pace)
+                    self._hurry = False
                 if self._ending and (not self._waits or time.monotonic() > self._deadline):
                     break
             try:
@@ -282,6 +292,10 @@ class Outbox(Tracker):
             self._attempt(call)
         except OSError as error:
             self.tally.failed(error)
+
+    def _is_due(self) -> bool:
+        """Whether the tracker's pace is no reason to wait: for a chart, and not for an alert."""
+        return self._hurry or self._ending or len(self._pictures) > PICTURES // 2
 
     @property
     def _ending(self) -> bool:

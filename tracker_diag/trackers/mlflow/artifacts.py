@@ -30,13 +30,17 @@ def list_tables(client: Any, run_id: str, paths: Sequence[str]) -> None:
         client.set_tag(run_id, TABLES_TAG, json.dumps([*listed, *missing]), synchronous=True)
 
 
-def rows_in(client: Any, run_id: str, path: str) -> list[Any]:
-    """Rows of the table `path` of the run; none if it is not there."""
+def store_of(client: Any, run_id: str) -> Any:
+    """The store of the run's artifacts. To ask for it takes 20 ms."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    if path not in {artifact.path for artifact in client.list_artifacts(run_id, path.rpartition("/")[0])}:
+    return get_artifact_repository(client.get_run(run_id).info.artifact_uri, tracking_uri=client.tracking_uri)
+
+
+def rows_in(store: Any, path: str) -> list[Any]:
+    """Rows of the table `path` in the `store` of a run; none if it is not there."""
+    if path not in {artifact.path for artifact in store.list_artifacts(path.rpartition("/")[0])}:
         return []
-    store: Any = get_artifact_repository(client.get_run(run_id).info.artifact_uri, tracking_uri=client.tracking_uri)
     with TemporaryDirectory() as folder:
         file = Path(folder) / "table.json"
         store._download_file(path, str(file))  # noqa: SLF001  # all else takes a pool of threads: none in `atexit`

@@ -21,7 +21,7 @@ from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
 from tracker_diag.trackers.mlflow.answers import REFUSED, is_against_it, judged, status
-from tracker_diag.trackers.mlflow.artifacts import list_tables, picture_file, put, rows_in, table_file
+from tracker_diag.trackers.mlflow.artifacts import list_tables, picture_file, put, rows_in, store_of, table_file
 from tracker_diag.trackers.mlflow.tags import described, tags_of, with_links
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.trackers.tracker import (
@@ -46,6 +46,9 @@ SQLITE = "sqlite:///"
 
 BATCH = 1000
 """Metrics that a server takes at once."""
+
+STATES = (RULE, f"{PREFIX}health/")
+"""Beginnings of keys that say how something is, at each step again."""
 
 NOTE_TAG = "mlflow.note.content"
 
@@ -80,7 +83,7 @@ class MlflowTracker(Tracker):
     name = "mlflow"
     takes = (*RECORDS, Standing, Event, Description, File, End)
     library = "mlflow"
-    pace = 1.0
+    pace = 5.0
 
     def __init__(self, client: Any, run_id: str, *, experiment: str = "") -> None:
         self._mlflow: Any = require("mlflow", "mlflow")
@@ -89,6 +92,9 @@ class MlflowTracker(Tracker):
         self._client, self.run_id = client, run_id
         self._known_experiment = experiment or self._asked()
         self._metrics: list[Any] = []
+        self._kept: dict[str, Any] = {}
+        """The last value of each state; in `_staying`, if it repeats the one before and waits for the batch."""
+        self._staying: dict[str, Any] = {}
         self._tags: dict[str, str] = {}
         """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
         self._files: dict[str, Callable[[], bytes]] = {}
@@ -101,6 +107,8 @@ class MlflowTracker(Tracker):
         """The last one that came for each path; at the end it comes once more."""
         self._new_rows: dict[str, list[tuple[Cell, ...]]] = {}
         """Of tables that grow, by path."""
+        self._store: Any = None
+        """The run's store of artifacts, once it was asked for."""
         self._sending: dict[str, list[Any]] = {}
         """All rows of a table that is on its way: a try that failed may have been done all the same."""
         self._tails: dict[str, Callable[[], bytes]] = {}
@@ -233,8 +241,7 @@ class MlflowTracker(Tracker):
         tails: dict[str, list[Histogram]] = {}
         for record in sorted(records, key=_place):
             if isinstance(record, Scalar):
-                metric = self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)
-                self._metrics.append(metric)
+                self._put_metric(self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step))
             elif isinstance(record, Table):
                 self._put_table(record)
             elif isinstance(record, Histogram):
@@ -251,6 +258,17 @@ class MlflowTracker(Tracker):
             self._charted |= charted
             self._after["view"] = self._show
 
+    def _put_metric(self, metric: Any) -> None:
+        """Take a metric in. Of a state that stays, a batch has the first and the last: a chart draws the same line."""
+        if metric.key.startswith(STATES):
+            kept, self._kept[metric.key] = self._kept.get(metric.key), metric
+            if kept and kept.value == metric.value:
+                self._staying[metric.key] = metric
+                return
+            if stayed := self._staying.pop(metric.key, None):
+                self._metrics.append(stayed)
+        self._metrics.append(metric)
+
     def _put_table(self, table: Table) -> None:
         path = f"{table.name}.json"
         if table.name in WHOLE:
@@ -264,7 +282,8 @@ class MlflowTracker(Tracker):
     def _grown(self, path: str, columns: Sequence[str]) -> bytes:
         """The rows that the run has in the table, of an earlier process too, and the new ones below them."""
         if path not in self._sending:
-            self._sending[path] = rows_in(self._client, self.run_id, path)
+            self._store = self._store or store_of(self._client, self.run_id)
+            self._sending[path] = rows_in(self._store, path)
         self._sending[path] += self._new_rows.pop(path, [])
         return table_file(columns, self._sending[path])
 
@@ -297,6 +316,8 @@ class MlflowTracker(Tracker):
         return True
 
     def _flush_metrics(self) -> None:
+        self._metrics += self._staying.values()
+        self._staying.clear()
         while self._metrics:  # in one call: a database takes twenty steps at the price of one
             batch, refused = self._metrics[:BATCH], []
             try:
