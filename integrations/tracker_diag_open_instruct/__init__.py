@@ -131,13 +131,15 @@ class _Learner:
             self._begin(self._monitor, given["config"])
 
     def compute_grpo_loss(self, result: Any, given: Mapping[str, Any]) -> None:
+        import torch
+
         seen, self._seen = self._seen, {}
         if self._monitor is None or not seen:
             return
         mask, vllm = seen["response_mask"].bool(), seen["vllm_logprobs"]
         known = vllm != INVALID
         rows, width = mask.shape
-        ids = self._sequences + (width + 1) * _arange(rows, mask)[:, None]
+        ids = self._sequences + (width + 1) * torch.arange(rows, device=mask.device)[:, None]
         tensors = {
             "logprobs": given["new_logprobs"],
             "old_logprobs": seen["old_logprob"],
@@ -196,9 +198,3 @@ class _Learner:
             clip=clip_range(settings.get("clip_lower"), settings.get("clip_higher")),
             ranks=ranks,
         )
-
-
-def _arange(n: int, like: Any) -> Any:
-    import torch
-
-    return torch.arange(n, device=like.device)

@@ -127,15 +127,16 @@ class _Trainer:
                 on.callback(after(loader, "get_batch", (), lambda batches, _: self.samples.given(batches), health))
         if (loader := getattr(data, "DataLoader", None)) is not None:
             with hooks.part("tokens of other ranks than the first are not seen") as on:
-                on.callback(after(loader, "__init__", ("dp_world_size",), self._divided, health))
+
+                def divided(_: Any, given: Mapping[str, Any]) -> None:
+                    self.shares = int(given["dp_world_size"])
+
+                on.callback(after(loader, "__init__", ("dp_world_size",), divided, health))
         if ckpt is not None:
             with hooks.part(UNSAVED) as on:
                 manager = ckpt.CheckpointManager
                 on.callback(after(manager, "save", ("self", "step"), self._put, health))
                 on.callback(after(manager, "load", ("self", "step"), self._found, health))
-
-    def _divided(self, _: Any, given: Mapping[str, Any]) -> None:
-        self.shares = int(given["dp_world_size"])
 
     @staticmethod
     def _put(_: Any, given: Mapping[str, Any]) -> None:

@@ -243,7 +243,9 @@ class _Watch:
     def _on_versions(self, given: Mapping[str, Any]) -> None:
         batch = given["batch"]
         self._oldest = [tag.get("min_global_steps") for tag in batch.tags]
-        later = [_output(key) > 0 for key in batch.keys]
+        # The last part of verl's key, `uid_session_output`, is which output of its session a sequence is, from 0 on.
+        outputs = [key.rsplit("_", 1)[-1] for key in batch.keys]
+        later = [output.isdigit() and int(output) > 0 for output in outputs]
         self._later = later if any(later) else None
 
     def _on_advantages(self, data: Any) -> None:
@@ -309,12 +311,6 @@ class _Watch:
             **masks,
             **labels,
         )
-
-
-def _output(key: str) -> int:
-    """Which output of its session a sequence is, from 0 on: the last part of verl's key, `uid_session_output`."""
-    number = key.rsplit("_", 1)[-1]
-    return int(number) if number.isdigit() else 0
 
 
 def _labels(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ RECORDER = Recorder()
 """That of this process."""
 
 
-def watch_losses() -> None:
+def install() -> None:
     """From now on see the losses of an actor that this process may get."""
     places = {
         "verl.trainer.ppo.core_algos": losses,  # before others import the function from there

@@ -53,7 +53,7 @@ def test_looks_at_a_run_that_grows_say_what_one_look_at_all_of_it_says(rng):
         row["reward"], row["entropy"] = 0.1 + 0.01 * rng.normal(), row["entropy"] / 4
     rows[130]["kl"] = math.nan
 
-    def look(n):
+    def read_so_far(n):
         again, anew = (
             diagnose(finished(rows[:n]), underway=True, so_far=kept) for kept in (so_far, None)
         )  # fmt: skip
@@ -63,13 +63,13 @@ def test_looks_at_a_run_that_grows_say_what_one_look_at_all_of_it_says(rng):
         judges.append(so_far.judge)
 
     for n in (90, 91, 120, 160):
-        look(n)
+        read_so_far(n)
     assert judges == judges[:1] * 4
     assert len(so_far.notices) > 0
     rows[3]["reward"] = 0.4  # rows that were judged have changed, and then a key has come
-    look(161)
+    read_so_far(161)
     rows[165]["eval_reward"] = 0.4
-    look(170)
+    read_so_far(170)
     assert len({*map(id, judges)}) == 3
 
 

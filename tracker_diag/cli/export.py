@@ -7,8 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from tracker_diag.cli.diagnose import judged_with_bar, read_with_bar
-from tracker_diag.cli.options import AsJson, Framework, Run
-from tracker_diag.cli.refuse import refuse, refusing
+from tracker_diag.cli.options import AsJson, Framework, Run, refuse, refusing
 from tracker_diag.errors import require
 from tracker_diag.report.console import near
 from tracker_diag.runs.diagnose import Diagnosis

@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from tracker_diag.cli.diagnose import exit_on, print_verdict
-from tracker_diag.cli.options import AsJson, Blind, FailOnOption, Html, Quiet, Which
-from tracker_diag.cli.refuse import refusing, save
+from tracker_diag.cli.options import AsJson, Blind, FailOnOption, Html, Quiet, Which, refusing, save
 from tracker_diag.errors import SourceError
 from tracker_diag.report.bar import bar
 from tracker_diag.report.terminal import verdict

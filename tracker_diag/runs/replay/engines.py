@@ -64,17 +64,12 @@ Engine: TypeAlias = Callable[[Work, Sequence[Part]], Iterable[PartFolded]]
 """Folds parts, and gives what they come to in their order."""
 
 
-def in_turn(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
-    """In this process, one after the other."""
-    yield from map(work, parts)
-
-
 def processes(number: int) -> Engine:
     """In `number` processes of this machine; a few parts alone are folded in this one."""
 
     def engine(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
         if number == 1 or len(parts) <= number:
-            yield from in_turn(work, parts)
+            yield from map(work, parts)
             return
         waiting: deque[Future[PartFolded]] = deque()
         upcoming = iter(parts)
@@ -131,8 +126,12 @@ def on_ray(address: str | None = None) -> Engine:
 def kept(engine: Engine, folder: Path) -> Engine:
     """As `engine`, with what each part comes to kept in `folder`; a later replay of these rows continues from there."""
 
+    def file_of(work: Work, part: Part) -> Path:  # another one when its files or the way of folding change
+        name = sha256(f"{STATE_VERSION} {work} {part.stamp()}".encode()).hexdigest()[:32]
+        return folder / f"{name}.json"
+
     def engine_with_states(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
-        files = [folder / f"{_key(work, part)}.json" for part in parts]
+        files = [file_of(work, part) for part in parts]
         new = iter(engine(work, [part for part, file in zip(parts, files, strict=True) if not file.exists()]))
         for file in files:
             if file.exists():
@@ -143,8 +142,3 @@ def kept(engine: Engine, folder: Path) -> Engine:
             yield folded
 
     return engine_with_states
-
-
-def _key(work: Work, part: Part) -> str:
-    """A name for what `part` comes to, which changes when its files or the way of folding do."""
-    return sha256(f"{STATE_VERSION} {work} {part.stamp()}".encode()).hexdigest()[:32]

@@ -96,9 +96,6 @@ def judge(
         metrics: the run's own metrics by step.
         tensors_of: if given, the first step is checked as in a live run, and worst sequences are looked for.
         where: the log's name, for errors.
-
-    Raises:
-        SourceError: the tensors of the first step do not fit together.
     """
     own = dict(sorted((metrics or {}).items()))
     waiting = iter(own)

@@ -9,9 +9,9 @@ from typing import Any
 from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import PAIRS
-from tracker_diag.report.note import note_on
-from tracker_diag.report.palette import SLICES
+from tracker_diag.report.markdown import note_on
 from tracker_diag.report.tables import DECISION
+from tracker_diag.report.templates import SLICES
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.panels import NAME, PLOTS, RULES, outcome_keys
 from tracker_diag.trackers.wandb.summary import STEP
@@ -24,11 +24,7 @@ VIEW_KEY = "trackerdiag"
 
 
 def save_view(entity: str, project: str) -> tuple[str, bool]:
-    """Save the view, or bring an older one of ours up to date; its address, and whether anything was written.
-
-    Raises:
-        DiagError: the project cannot be reached, or W&B does not take the view.
-    """
+    """Save the view, or bring an older one of ours up to date; its address, and whether anything was written."""
     workspaces: Any = require("wandb_workspaces.workspaces", "panels")
     try:
         view = _ours(workspaces, entity, project)
@@ -91,11 +87,7 @@ def _ours(workspaces: Any, entity: str, project: str) -> Any:
 
 
 def save_report(entity: str, project: str, run_id: str, summary: Summary, keys: Collection[str]) -> str:
-    """Save a new report on the run; its address.
-
-    Raises:
-        DiagError: the project cannot be reached, or W&B does not take the report.
-    """
+    """Save a new report on the run; its address."""
     made = report(entity, project, run_id, summary, keys)
     try:
         made.save()
