@@ -37,7 +37,6 @@ from tracker_diag.tensors.store import ThroughStore
 __all__ = ["SEES", "TESTED", "attach"]
 
 TESTED = "1.0"
-"""Versions of AReaL that the tests run against."""
 
 SEES: dict[str, str] = {
     "policy": "current against proximal log-probabilities, from the second minibatch of a step on",
@@ -52,7 +51,6 @@ SEES: dict[str, str] = {
     "as ranks compute it that log nothing; with prox_logp_method=loglinear the policy and mismatch pairs, as their "
     "proximal policy is then an interpolation; which of several tools answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 SINGLE_CONTROLLER = (
     "in single-controller mode the loss is computed in other processes: no signal. Tails, ESS and KL by slice will not "

@@ -40,7 +40,6 @@ __all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsLogger", "attach", "ins
 
 INSTALLED_AS = ("nemo-rl",)
 TESTED = "v0.7.0 and 7ea279a (August 2026): read, not run"
-"""What of NeMo-RL the tests stand on."""
 
 SEES: dict[str, str] = {
     "policy": "from the workers of all ranks, where the clipped loss is made, if each process has `install`: of "
@@ -56,7 +55,6 @@ SEES: dict[str, str] = {
     "not": "the policy pair without `install`, of which the rules see probs_ratio; each sequence once, with DTensor "
     "and sequence packing, as NeMo-RL repeats some where ranks have unequal numbers of batches; which tool answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 NO_PREVIOUS = (
     "force_on_policy_ratio makes no log-probabilities of the trainer before the update: no signal of trainer against "

@@ -11,7 +11,6 @@ from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import after
 
 RECORDER = Recorder()
-"""That of this process."""
 
 
 def install() -> None:

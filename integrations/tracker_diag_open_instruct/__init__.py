@@ -25,7 +25,6 @@ __all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach"]
 
 INSTALLED_AS = ("open-instruct",)
 TESTED = "e6c3044 (August 2026), read, not run"
-"""The commit of open-instruct whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
     "policy": "the loss's own log-probabilities less the old ones; zero with one mini-batch and one epoch, where the "
@@ -40,7 +39,6 @@ SEES: dict[str, str] = {
     "sequence_parallel_size above 1 any tensor, as a learner has parts of sequences; the trainer of grpo.py; which "
     "tool answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 PARTS = (
     "sequence_parallel_size is above 1: each learner has parts of sequences, in which turns are unknown; nothing is "

@@ -35,7 +35,6 @@ from tracker_diag_openrlhf import workers
 __all__ = ["SEES", "TESTED", "attach", "install"]
 
 TESTED = "0.10 and 0.11"
-"""Versions of OpenRLHF that the tests run against."""
 
 SEES: dict[str, str] = {
     "policy": "from the losses in the workers of all ranks, if each process has `install`; both ways of starting do "
@@ -54,7 +53,6 @@ SEES: dict[str, str] = {
     "ppo_clip_ratio; the reference pair without use_loss, of which they see kl; "
     "the policy lag of a token; which of several tools answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 NO_ROLLOUT = (
     "OpenRLHF brings vLLM's log-probabilities to the trainer only for its correction: no signal of trainer against "

@@ -33,7 +33,6 @@ __all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach", "loss"]
 
 INSTALLED_AS = ("prime-rl",)
 TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026): read, not run"
-"""The versions of prime-rl whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
     "mismatch": "the trainer's log-probabilities less those of the rollout, of sampled tokens",
@@ -49,7 +48,6 @@ SEES: dict[str, str] = {
     "logs in a process of its own; what comes before a sample whose "
     "prompt was rewritten: up to its first gap it counts as text_only; which tool answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 _log = logging.getLogger("tracker_diag")
 

@@ -31,7 +31,6 @@ from tracker_diag_roll.workers import install
 __all__ = ["SEES", "TESTED", "attach", "install"]
 
 TESTED = "8eb27cc (August 2026): read, not run"
-"""The commit of ROLL whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
     "policy": "from the workers of all ranks, where their losses are made, if each process has `install`: with "
@@ -49,7 +48,6 @@ SEES: dict[str, str] = {
     "context where filters by token or segment take tokens out; the environments of what comes from the workers; which "
     "tool answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 NO_RECOMPUTE = (
     "enable_old_logprobs_recompute is off: ROLL compares log-probabilities in its workers, and trainer against "

@@ -40,7 +40,6 @@ from tracker_diag_skyrl.workers import install
 __all__ = ["SEES", "TESTED", "attach", "install"]
 
 TESTED = "0.3 and 0.4"
-"""Versions of SkyRL that the tests run against."""
 
 SEES: dict[str, str] = {
     "policy": "from the workers of all ranks, where their losses are made, if each process has `install`: of several "
@@ -60,7 +59,6 @@ SEES: dict[str, str] = {
     "use_kl_in_reward, where the trainer makes none of its own; the policy lag of a token, of which the rules see "
     "async/staleness_*; groups that zero_variance_filter or dynamic sampling took out; which of several tools answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 NO_LOGPROBS = (
     "this loss trains on the rollout's log-probabilities, the trainer makes none of its own: no signal. Tails, ESS "

@@ -8,7 +8,6 @@ from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import after, after_each
 
 RECORDER = Recorder()
-"""That of this process."""
 
 TAKES = ("log_probs", "old_log_probs", "advantages", "loss_mask", "rollout_logprobs")
 """What every policy loss of SkyRL takes."""

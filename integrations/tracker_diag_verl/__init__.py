@@ -45,7 +45,6 @@ from tracker_diag_verl.guarded import Guarded
 __all__ = ["SEES", "TESTED", "attach"]
 
 TESTED = "0.7, 0.8 and 0.9"
-"""Versions of verl that the tests run against."""
 
 SEES: dict[str, str] = {
     "policy": "from the workers of all ranks, where their losses are made: of several mini-batches a step all but the "
@@ -70,7 +69,6 @@ SEES: dict[str, str] = {
     "has masked some; statistics of whole sequences then; tensors of the driver in main_ppo_sync "
     "of 0.8; which of several tools answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 NO_ROLLOUT = (
     "verl does not bring the rollout's log-probabilities to the trainer: no signal of trainer against rollout engine. "

@@ -15,7 +15,6 @@ TAKES = ("old_log_prob", "log_prob", "advantages", "response_mask")
 """What every policy loss of verl takes."""
 
 RECORDER = Recorder()
-"""That of this process."""
 
 
 def install() -> None:

@@ -344,7 +344,7 @@ def test_two_ranks_are_seen_as_one_process_would_see_them_and_train_as_without_u
             assert ours == {name: counted(alone, pair, column)[name] for name in ours}
     assert counted(alone, "mismatch")["post_tool"]
     assert alerted("POL001") == {"wandb", "webhook"}
-    titles = [alert["title"] for alert in alerted.told]  # a later one says that the reward never rose
+    titles = [alert["title"] for alert in alerted.alerts]  # a later one says that the reward never rose
     assert titles.count("Token probabilities diverge after tool calls (POL001 post_tool)") == 1  # by one process
 
 

@@ -626,7 +626,7 @@ def test_a_tool_that_is_broken_on_the_second_rank_alone_is_told_in_every_tracker
     assert ["ENV001", "all"] in first["fired"]
     assert 0.2 < statistics.median(first["failed"]) < 0.8  # of the calls of both: its own do not fail
     assert alerted("ENV001") == {*TRACKERS, "webhook"}
-    assert [alert["title"] for alert in alerted.told].count("Tool calls fail (ENV001)") == 1  # by one process
+    assert [alert["title"] for alert in alerted.alerts].count("Tool calls fail (ENV001)") == 1  # by one process
 
 
 @pytest.mark.nightly
