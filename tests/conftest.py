@@ -241,7 +241,7 @@ def read_wandb():
     """
     from wandb.util import get_core_path
 
-    def read(file, *, ended=True):
+    def records_of(file, *, ended=True):
         command = [get_core_path(), "leet", "inspect", "--no-observability", "--json", "--run-file", file, file.parent]
         deadline = time.monotonic() + 60
         while True:
@@ -252,7 +252,7 @@ def read_wandb():
             assert time.monotonic() < deadline, f"after {len(records)} records it has not ended: {out.stderr}"
             time.sleep(0.1)
 
-    return read
+    return records_of
 
 
 @contextlib.contextmanager

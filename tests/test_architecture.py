@@ -54,15 +54,15 @@ def imports(file: Path) -> list[tuple[str, bool]]:
     """Modules that `file` imports, and whether it does so at module level."""
     tree = ast.parse(file.read_text())
     top = {id(node) for node in tree.body}
-    found = []
+    modules = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "tracker_diag":
-            found += [(f"tracker_diag.{name.name}", id(node) in top) for name in node.names]
+            modules += [(f"tracker_diag.{name.name}", id(node) in top) for name in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.append((node.module, id(node) in top))
+            modules.append((node.module, id(node) in top))
         elif isinstance(node, ast.Import):
-            found += [(name.name, id(node) in top) for name in node.names]
-    return found
+            modules += [(name.name, id(node) in top) for name in node.names]
+    return modules
 
 
 def room(module: str) -> str | None:
@@ -76,12 +76,12 @@ FILES = sorted(file for file in PACKAGE.rglob("*.py") if file.name != "__init__.
 @cache
 def uses() -> dict[str, set[str]]:
     """Which rooms each room imports, within functions too."""
-    found: dict[str, set[str]] = {}
+    rooms: dict[str, set[str]] = {}
     for file in FILES:
         here = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
         there = {room(module) for module, _ in imports(file)}
-        found.setdefault(here, set()).update(name for name in there if name not in (None, here))
-    return found
+        rooms.setdefault(here, set()).update(name for name in there if name not in (None, here))
+    return rooms
 
 
 def test_no_import_runs_back():

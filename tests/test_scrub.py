@@ -62,8 +62,8 @@ def test_of_100_secrets_in_20_places_none_is_left(monkeypatch, known):
             for place in PLACES:
                 if not known and (" " in secret or "{name}" not in place):  # nothing says that it is one
                     continue
-                said = place.replace("{{", "{").replace("}}", "}").replace("{name}", name)
-                text = without_secrets(said.replace("{}", secret))
+                filled = place.replace("{{", "{").replace("}}", "}").replace("{name}", name)
+                text = without_secrets(filled.replace("{}", secret))
                 left += [(text, secret)] if secret in text or secret[5:] in text else []
     assert left == []
 
@@ -81,20 +81,20 @@ def test_secrets_of_settings_are_known_in_whatever_a_run_leaves(tmp_path, monkey
     secrets = [secret for _, secret in CORPUS]
     secrets += [f"in-{place}-1" for place in ("A-List", "A-Tuple", "Arguments", "An-Address")]
     address = "https://in-An-Address-1@host:5000/env"
-    said = f"accuracy; {'; '.join(secrets)}"
+    leaves = f"accuracy; {'; '.join(secrets)}"
     with suppress(RuntimeError), Monitor([JsonlTracker(unused_folder())], config=config, texts=True) as monitor:
         leave_one(monitor)
         for step in range(3):
-            monitor.samples(reward=[1.0], text=[said], env=[address], calls=[[{"name": address}]])
+            monitor.samples(reward=[1.0], text=[leaves], env=[address], calls=[[{"name": address}]])
             monitor.observe(**example_batch(step) | {"env": np.full(64, address)})
-            monitor.rebaseline(said)
+            monitor.rebaseline(leaves)
             with monitor.guard("internal_errors"):
-                raise ValueError(said)
+                raise ValueError(leaves)
             monitor.log({"loss": 0.5}, step)
         (tmp_path / "state").touch(0o600)
         (tmp_path / "state").write_text(json.dumps(monitor.state_dict()))
-        raise RuntimeError(said)
-    logging.getLogger("tracker_diag").warning("it said %s", said)
+        raise RuntimeError(leaves)
+    logging.getLogger("tracker_diag").warning("it said %s", leaves)
     left = [place for place in tmp_path.rglob("*") if place != tmp_path]
     assert len(left) > 8
     texts = {place.name: place.read_text() for place in left if place.is_file()}

@@ -23,14 +23,14 @@ def batch_of(step):
     return tensors, {"trajectory_ids": whose, "turn": turn}
 
 
-def watched(*told, steps=70):
+def watched(*known, steps=70):
     """What 70 steps come to, where of each row the trainer has `told` so much."""
     captured = CapturingTracker()
     with Monitor([captured]) as monitor:
         monitor.expect(steps)
         for step in range(steps):
             tensors, about = batch_of(step)
-            monitor.observe(**tensors, **{name: about[name] for name in told})
+            monitor.observe(**tensors, **{name: about[name] for name in known})
             monitor.log({"reward": 0.5}, step)
     firing = {
         (finding.rule.id, finding.slice) for finding in captured.summary.findings if finding.rule.severity != "info"

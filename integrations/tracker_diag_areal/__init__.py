@@ -37,7 +37,6 @@ from tracker_diag.tensors.store import ThroughStore
 __all__ = ["SEES", "TESTED", "attach"]
 
 TESTED = "1.0"
-"""Versions of AReaL that the tests run against."""
 
 SEES: dict[str, str] = {
     "policy": "current against proximal log-probabilities, from the second minibatch of a step on",
@@ -52,7 +51,6 @@ SEES: dict[str, str] = {
     "as ranks compute it that log nothing; with prox_logp_method=loglinear the policy and mismatch pairs, as their "
     "proximal policy is then an interpolation; which of several tools answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 SINGLE_CONTROLLER = (
     "in single-controller mode the loss is computed in other processes: no signal. Tails, ESS and KL by slice will not "
@@ -86,7 +84,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     require("areal", "areal")
     if (there := watching(trainer, monitor)) is not None:
         return there
-    rank, own = _rank(), monitor is not None
+    rank, own = int(os.environ.get("RANK", "0")), monitor is not None
     ranks = None if own else _ranks(trainer)
     share = Share(ranks) if ranks and rank else None
     if rank and not own and share is None:  # another rank hands over the same sequences
@@ -109,9 +107,6 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         watched.close()
         hooks.close()
 
-    def on_loss(_: Any, given: Mapping[str, Any]) -> None:
-        observe(given, watched)
-
     hooks = Hooks("AReaL", TESTED)
     with hooks.part("nothing that it logs is heard") as on:
         on.callback(before(trainer.stats_logger, "commit", ("global_step", "data"), on_commit, monitor))
@@ -122,7 +117,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         else:
             actor = require("areal.trainer.ppo.actor", "areal")
             parameters = ("logprobs", "input_data", "current_version", "use_decoupled_loss")
-            on.callback(after(actor, "grpo_loss_fn", parameters, on_loss, monitor))
+            on.callback(after(actor, "grpo_loss_fn", parameters, lambda _, given: observe(given, watched), monitor))
     if share is None:
         with hooks.part(UNSAVED) as on:
             _save_state(trainer, monitor, saved, on)
@@ -195,10 +190,6 @@ def observe(given: Mapping[str, Any], monitor: Monitor) -> None:
     if version is not None and "versions" in data:
         tensors["policy_lag"] = version - torch.roll(data["versions"].long(), shifts=-1, dims=-1)
     monitor.observe(model_mask=data["loss_mask"].bool(), advantages=data.get("advantages"), **tensors)
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0"))
 
 
 def _monitor(given: Any, ranks: ThroughStore | None) -> Monitor:

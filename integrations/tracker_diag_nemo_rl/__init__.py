@@ -16,6 +16,7 @@ import math
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,12 @@ from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after
-from tracker_diag_nemo_rl.workers import watch_losses
+from tracker_diag_nemo_rl.workers import install
 
 __all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsLogger", "attach", "install"]
 
 INSTALLED_AS = ("nemo-rl",)
 TESTED = "v0.7.0 and 7ea279a (August 2026): read, not run"
-"""What of NeMo-RL the tests stand on."""
 
 SEES: dict[str, str] = {
     "policy": "from the workers of all ranks, where the clipped loss is made, if each process has `install`: of "
@@ -55,7 +55,6 @@ SEES: dict[str, str] = {
     "not": "the policy pair without `install`, of which the rules see probs_ratio; each sequence once, with DTensor "
     "and sequence packing, as NeMo-RL repeats some where ranks have unequal numbers of batches; which tool answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 NO_PREVIOUS = (
     "force_on_policy_ratio makes no log-probabilities of the trainer before the update: no signal of trainer against "
@@ -130,30 +129,23 @@ def attach(logger: Any, config: Any = None, *, monitor: Monitor | None = None) -
     monitor.framework = "NeMo-RL"
     watched, saved, hooks = monitor, Saved(monitor), Hooks("nemo-rl", TESTED)
 
-    def on_logprobs(_: Any, given: Mapping[str, Any]) -> None:
-        _observe(watched, given["train_data"])
-
     with hooks.part("ratios of tokens are not seen") as on:
         others = [sys.modules[name] for name in MODULES[1:] if hasattr(sys.modules.get(name), FUNCTION)]
         for module in (require(MODULES[0], "nemo-rl"), *others):
-            on.callback(after(module, FUNCTION, ("train_data", "rewards"), on_logprobs, monitor))
+            seen = partial(_observe, watched)
+            on.callback(after(module, FUNCTION, ("train_data", "rewards"), seen, monitor))
     with hooks.part(UNSAVED) as on:
         _save_state(monitor, saved, settings, on)
     with hooks.part("nothing that it logs is heard"):
-        _check(require("nemo_rl.utils.logger", "nemo-rl").LoggerInterface)
+        asked = getattr(require("nemo_rl.utils.logger", "nemo-rl").LoggerInterface, "__abstractmethods__", ())
+        if lacking := set(asked) - set(dir(DiagnosticsLogger)):
+            raise HookError(f"LoggerInterface: asks for {', '.join(sorted(lacking))}, as tested versions do not")
         workers = Workers(monitor, each=True, every=_with_the_same_tokens(settings))
         logger.loggers.insert(0, DiagnosticsLogger(monitor, saved, workers.open()))
-    if settings.get("loss_fn.force_on_policy_ratio") and not _threshold(settings):
+    thresholds = (settings.get(f"{algorithm}.seq_logprob_error_threshold") for algorithm in ("grpo", "ppo"))
+    if settings.get("loss_fn.force_on_policy_ratio") and all(threshold is None for threshold in thresholds):
         _log.warning(NO_PREVIOUS)
     return monitor
-
-
-def install() -> None:
-    """See the losses of a policy worker that is made in this process; the hook of Ray's worker processes.
-
-    NeMo-RL is not imported by this.
-    """
-    watch_losses()
 
 
 def _save_state(monitor: Monitor, saved: Saved, settings: Mapping[str, object], on: ExitStack) -> None:
@@ -180,22 +172,12 @@ def _save_state(monitor: Monitor, saved: Saved, settings: Mapping[str, object], 
         saved.find(steps[done])
 
 
-def _check(interface: Any) -> None:
-    """HookError if loggers are asked for more than ours can do."""
-    if lacking := set(getattr(interface, "__abstractmethods__", ())) - set(dir(DiagnosticsLogger)):
-        raise HookError(f"LoggerInterface: asks for {', '.join(sorted(lacking))}, as tested versions do not")
-
-
 def _with_the_same_tokens(settings: Mapping[str, object]) -> int:
     """How many ranks in a row share their sequences: those of a tensor and of a context in parts."""
     megatron = bool(settings.get("policy.megatron_cfg.enabled"))
     kind, tensor = ("megatron_cfg", "tensor_model") if megatron else ("dtensor_cfg", "tensor")
     sizes = (settings.get(f"policy.{kind}.{name}_parallel_size") for name in (tensor, "context"))
     return math.prod(size for size in sizes if isinstance(size, int))
-
-
-def _threshold(settings: Mapping[str, object]) -> bool:
-    return any(settings.get(f"{algorithm}.seq_logprob_error_threshold") is not None for algorithm in ("grpo", "ppo"))
 
 
 def _monitor(settings: Mapping[str, object]) -> Monitor:
@@ -209,7 +191,8 @@ def _monitor(settings: Mapping[str, object]) -> Monitor:
     )
 
 
-def _observe(monitor: Monitor, data: Mapping[str, Any]) -> None:
+def _observe(monitor: Monitor, _: Any, given: Mapping[str, Any]) -> None:
+    data = given["train_data"]
     mask, reference = data["token_mask"].bool(), data.get("reference_policy_logprobs")
     if not mask.any():
         return

@@ -11,11 +11,13 @@ from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import after
 
 RECORDER = Recorder()
-"""That of this process."""
 
 
-def watch_losses() -> None:
-    """See the losses of a policy worker, if this process gets one; nothing of NeMo-RL is imported by this."""
+def install() -> None:
+    """See the losses of a policy worker that is made in this process; the hook of Ray's worker processes.
+
+    NeMo-RL is not imported by this.
+    """
     from tracker_diag_nemo_rl import TESTED
 
     RECORDER.place("nemo-rl", TESTED, {"nemo_rl.algorithms.loss.loss_functions": put})

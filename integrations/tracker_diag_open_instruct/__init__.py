@@ -25,7 +25,6 @@ __all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach"]
 
 INSTALLED_AS = ("open-instruct",)
 TESTED = "e6c3044 (August 2026), read, not run"
-"""The commit of open-instruct whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
     "policy": "the loss's own log-probabilities less the old ones; zero with one mini-batch and one epoch, where the "
@@ -40,7 +39,6 @@ SEES: dict[str, str] = {
     "sequence_parallel_size above 1 any tensor, as a learner has parts of sequences; the trainer of grpo.py; which "
     "tool answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 PARTS = (
     "sequence_parallel_size is above 1: each learner has parts of sequences, in which turns are unknown; nothing is "
@@ -131,13 +129,15 @@ class _Learner:
             self._begin(self._monitor, given["config"])
 
     def compute_grpo_loss(self, result: Any, given: Mapping[str, Any]) -> None:
+        import torch
+
         seen, self._seen = self._seen, {}
         if self._monitor is None or not seen:
             return
         mask, vllm = seen["response_mask"].bool(), seen["vllm_logprobs"]
         known = vllm != INVALID
         rows, width = mask.shape
-        ids = self._sequences + (width + 1) * _arange(rows, mask)[:, None]
+        ids = self._sequences + (width + 1) * torch.arange(rows, device=mask.device)[:, None]
         tensors = {
             "logprobs": given["new_logprobs"],
             "old_logprobs": seen["old_logprob"],
@@ -196,9 +196,3 @@ class _Learner:
             clip=clip_range(settings.get("clip_lower"), settings.get("clip_higher")),
             ranks=ranks,
         )
-
-
-def _arange(n: int, like: Any) -> Any:
-    import torch
-
-    return torch.arange(n, device=like.device)

@@ -30,12 +30,11 @@ from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before, when_imported
-from tracker_diag_openrlhf.workers import watch_losses
+from tracker_diag_openrlhf import workers
 
 __all__ = ["SEES", "TESTED", "attach", "install"]
 
 TESTED = "0.10 and 0.11"
-"""Versions of OpenRLHF that the tests run against."""
 
 SEES: dict[str, str] = {
     "policy": "from the losses in the workers of all ranks, if each process has `install`; both ways of starting do "
@@ -54,7 +53,6 @@ SEES: dict[str, str] = {
     "ppo_clip_ratio; the reference pair without use_loss, of which they see kl; "
     "the policy lag of a token; which of several tools answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 NO_ROLLOUT = (
     "OpenRLHF brings vLLM's log-probabilities to the trainer only for its correction: no signal of trainer against "
@@ -107,17 +105,17 @@ def install() -> None:
     And of an actor that is made in it the losses are seen. OpenRLHF is not imported by this: most workers of a job must
     not import its trainer.
     """
-    watch_losses()
-    when_imported("openrlhf.trainer.ppo_trainer", _await_trainers)
+    workers.install()
 
-
-def _await_trainers(module: Any) -> None:
     def made(_: None, given: Mapping[str, Any]) -> None:
         attach(given["self"])
 
-    with unless_changed("OpenRLHF", TESTED):
-        # The monitor is only for failures of attach itself, which are logged.
-        after(module.BasePPOTrainer, "__init__", ("self", "strategy"), made, Monitor(catalog=False))
+    def put(module: Any) -> None:
+        with unless_changed("OpenRLHF", TESTED):
+            # The monitor is only for failures of attach itself, which are logged.
+            after(module.BasePPOTrainer, "__init__", ("self", "strategy"), made, Monitor(catalog=False))
+
+    when_imported("openrlhf.trainer.ppo_trainer", put)
 
 
 def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
@@ -142,20 +140,17 @@ def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
 
 def _hear(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
     """Hear what is logged, and that the trackers' runs end."""
-    workers = Workers(monitor).open()
+    sent = Workers(monitor).open()
 
     def on_log(given: Mapping[str, Any]) -> None:
-        workers.take_in()
+        sent.take_in()
         monitor.log(given.get("logs_dict") or {}, given["global_step"])
-
-    def on_close(_: Mapping[str, Any]) -> None:
-        monitor.close()
 
     hooks.callback(before(trainer, "save_logs_and_checkpoints", ("global_step", "logs_dict"), on_log, monitor))
     loggers = [logger for logger in (trainer.wandb_logger, trainer.tensorboard_logger) if logger is not None]
     for logger in loggers[:1]:  # W&B's, if there are two
         hooks.callback(before(logger, "log_eval", ("global_step", "logs_dict"), on_log, monitor))
-        hooks.callback(before(logger, "close", (), on_close, monitor))
+        hooks.callback(before(logger, "close", (), lambda _: monitor.close(), monitor))
 
 
 def _save_state(trainer: Any, monitor: Monitor, saved: Saved, hooks: ExitStack) -> None:

@@ -8,10 +8,9 @@ from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import after
 
 RECORDER = Recorder()
-"""That of this process."""
 
 
-def watch_losses() -> None:
+def install() -> None:
     """See the losses of the actor, if this process gets one; nothing of OpenRLHF is imported by this."""
     from tracker_diag_openrlhf import TESTED
 

@@ -33,7 +33,6 @@ __all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach", "loss"]
 
 INSTALLED_AS = ("prime-rl",)
 TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026): read, not run"
-"""The versions of prime-rl whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
     "mismatch": "the trainer's log-probabilities less those of the rollout, of sampled tokens",
@@ -49,7 +48,6 @@ SEES: dict[str, str] = {
     "logs in a process of its own; what comes before a sample whose "
     "prompt was rewritten: up to its first gap it counts as text_only; which tool answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 _log = logging.getLogger("tracker_diag")
 
@@ -127,15 +125,16 @@ class _Trainer:
                 on.callback(after(loader, "get_batch", (), lambda batches, _: self.samples.given(batches), health))
         if (loader := getattr(data, "DataLoader", None)) is not None:
             with hooks.part("tokens of other ranks than the first are not seen") as on:
-                on.callback(after(loader, "__init__", ("dp_world_size",), self._divided, health))
+
+                def divided(_: Any, given: Mapping[str, Any]) -> None:
+                    self.shares = int(given["dp_world_size"])
+
+                on.callback(after(loader, "__init__", ("dp_world_size",), divided, health))
         if ckpt is not None:
             with hooks.part(UNSAVED) as on:
                 manager = ckpt.CheckpointManager
                 on.callback(after(manager, "save", ("self", "step"), self._put, health))
                 on.callback(after(manager, "load", ("self", "step"), self._found, health))
-
-    def _divided(self, _: Any, given: Mapping[str, Any]) -> None:
-        self.shares = int(given["dp_world_size"])
 
     @staticmethod
     def _put(_: Any, given: Mapping[str, Any]) -> None:

@@ -52,7 +52,7 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
         watch_once(algorithm, monitor, "RLlib")
         self.monitor, hooks = monitor, Hooks("Ray", TESTED)
         with hooks.part("the diagnostics are closed when the process ends") as on:
-            on.callback(before(algorithm, "cleanup", [], self._ending, monitor))
+            on.callback(before(algorithm, "cleanup", [], lambda _: monitor.close(), monitor))
         if hasattr(config, "clip_param"):
             with hooks.part("no ratios are seen, only its metrics") as on:
                 on.callback(self._look_on(algorithm, monitor))
@@ -112,10 +112,6 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
         with monitor.guard("integration_errors"):
             kl_computed = bool(getattr(algorithm.config, "use_kl_loss", True))
             monitor.log(row(result, kl_computed=kl_computed), int(result["training_iteration"]))
-
-    def _ending(self, given: Mapping[str, Any]) -> None:
-        if self.monitor is not None:
-            self.monitor.close()
 
 
 def local_learner(algorithm: Any) -> Any:

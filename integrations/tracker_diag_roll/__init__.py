@@ -26,12 +26,11 @@ from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after
-from tracker_diag_roll.workers import watch_losses
+from tracker_diag_roll.workers import install
 
 __all__ = ["SEES", "TESTED", "attach", "install"]
 
 TESTED = "8eb27cc (August 2026): read, not run"
-"""The commit of ROLL whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
     "policy": "from the workers of all ranks, where their losses are made, if each process has `install`: with "
@@ -49,7 +48,6 @@ SEES: dict[str, str] = {
     "context where filters by token or segment take tokens out; the environments of what comes from the workers; which "
     "tool answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 NO_RECOMPUTE = (
     "enable_old_logprobs_recompute is off: ROLL compares log-probabilities in its workers, and trainer against "
@@ -83,7 +81,8 @@ def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
     monitor = monitor or monitor_knowing(lambda: _monitor(config), "ROLL", TESTED)
     monitor.framework = "ROLL"
     watch = _Watch(monitor, bool(getattr(config, "enable_reference", False)))
-    hooks, saved, recompute = Hooks("ROLL", TESTED), Saved(monitor), _recomputes(config)
+    hooks, saved = Hooks("ROLL", TESTED), Saved(monitor)
+    recompute = bool(getattr(config, "enable_old_logprobs_recompute", False))
     workers = Workers(monitor, fresh=recompute, gaps=not (recompute and _takes_tokens_out(config)))
     with hooks.part("ratios of tokens are not seen") as on:
         corrections = require(CORRECTIONS, "roll")
@@ -106,23 +105,11 @@ def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
     return monitor
 
 
-def install() -> None:
-    """See the losses of an actor that is made in this process; the hook of Ray's worker processes.
-
-    ROLL is not imported by this.
-    """
-    watch_losses()
-
-
 def clip_of(settings: Mapping[str, Any]) -> tuple[float, float]:
     """How far below and above 1 the ratio is clipped, as ROLL's losses take it from the pipeline's settings."""
     both = settings.get("pg_clip")
     sides = ("pg_clip_low", "pg_clip_high") if settings.get("use_pg_clip_range") else ("pg_clip", "pg_clip")
     return clip_range(*(settings.get(side) or both for side in sides))
-
-
-def _recomputes(config: Any) -> bool:
-    return bool(getattr(config, "enable_old_logprobs_recompute", False))
 
 
 def _takes_tokens_out(config: Any) -> bool:

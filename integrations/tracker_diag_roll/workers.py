@@ -7,11 +7,13 @@ from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import after
 
 RECORDER = Recorder()
-"""That of this process."""
 
 
-def watch_losses() -> None:
-    """See the losses of the actor, if this process gets one; nothing of ROLL is imported by this."""
+def install() -> None:
+    """See the losses of an actor that is made in this process; the hook of Ray's worker processes.
+
+    ROLL is not imported by this.
+    """
     from tracker_diag_roll import TESTED
 
     RECORDER.place("ROLL", TESTED, {"roll.pipeline.base_worker": put})

@@ -35,12 +35,11 @@ from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
-from tracker_diag_skyrl.workers import watch_losses
+from tracker_diag_skyrl.workers import install
 
 __all__ = ["SEES", "TESTED", "attach", "install"]
 
 TESTED = "0.3 and 0.4"
-"""Versions of SkyRL that the tests run against."""
 
 SEES: dict[str, str] = {
     "policy": "from the workers of all ranks, where their losses are made, if each process has `install`: of several "
@@ -60,7 +59,6 @@ SEES: dict[str, str] = {
     "use_kl_in_reward, where the trainer makes none of its own; the policy lag of a token, of which the rules see "
     "async/staleness_*; groups that zero_variance_filter or dynamic sampling took out; which of several tools answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 NO_LOGPROBS = (
     "this loss trains on the rollout's log-probabilities, the trainer makes none of its own: no signal. Tails, ESS "
@@ -93,14 +91,6 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     watch_once(trainer, monitor, "SkyRL")
     _watch(trainer, monitor)
     return monitor
-
-
-def install() -> None:
-    """See the losses of a policy worker that is made in this process; the hook of Ray's worker processes.
-
-    SkyRL is not imported by this.
-    """
-    watch_losses()
 
 
 def from_rollout(config: Mapping[str, object]) -> bool:
@@ -193,16 +183,10 @@ def _watch(trainer: Any, monitor: Monitor) -> None:
     workers = Workers(monitor, fresh=not from_rollout(monitor.config), gaps=not turns, each=True).open()
     batches, saved = _Batches(monitor), Saved(monitor)
 
-    def on_train(given: Mapping[str, Any]) -> None:
-        batches.observe(given["data"])
-
     def on_log(given: Mapping[str, Any]) -> None:
         workers.take_in()
         monitor.log(given["data"], given["step"])
         saved.logged()
-
-    def on_finish(_: Mapping[str, Any]) -> None:
-        monitor.close()
 
     def on_saved(*_: Any) -> None:
         saved.put(f"{trainer.cfg.trainer.ckpt_path}/global_step_{trainer.global_step}", row=trainer.global_step)
@@ -216,9 +200,10 @@ def _watch(trainer: Any, monitor: Monitor) -> None:
     hooks = Hooks("SkyRL", TESTED)
     with hooks.part("nothing that it logs is heard") as on:
         on.callback(before(trainer.tracker, "log", ("data", "step"), on_log, monitor))
-        on.callback(before(trainer.tracker, "finish", (), on_finish, monitor))
+        on.callback(before(trainer.tracker, "finish", (), lambda _: monitor.close(), monitor))
     with hooks.part("ratios of tokens are not seen") as on:
-        on.callback(before(trainer, "train_critic_and_policy", ("data",), on_train, monitor))
+        seen = batches.observe
+        on.callback(before(trainer, "train_critic_and_policy", ("data",), lambda given: seen(given["data"]), monitor))
     with hooks.part("rewards, groups and turns of a batch are not seen") as on:
         on.callback(after(trainer, "compute_advantages_and_returns", ("data",), batches.scored, monitor))
     with hooks.part(UNSAVED) as on:

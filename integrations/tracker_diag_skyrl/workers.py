@@ -8,14 +8,16 @@ from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import after, after_each
 
 RECORDER = Recorder()
-"""That of this process."""
 
 TAKES = ("log_probs", "old_log_probs", "advantages", "loss_mask", "rollout_logprobs")
 """What every policy loss of SkyRL takes."""
 
 
-def watch_losses() -> None:
-    """See the losses of a policy worker, if this process gets one; nothing of SkyRL is imported by this."""
+def install() -> None:
+    """See the losses of a policy worker that is made in this process; the hook of Ray's worker processes.
+
+    SkyRL is not imported by this.
+    """
     from tracker_diag_skyrl import TESTED
 
     root = "skyrl.backends.skyrl_train"

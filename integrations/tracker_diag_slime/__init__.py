@@ -41,7 +41,6 @@ from tracker_diag.tensors.store import ThroughStore
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]
 
 TESTED = "v0.2.1 to v0.3.1 and 624b824 (August 2026): read, not run"
-"""The versions of slime whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
     "mismatch": "with --get-mismatch-metrics or --use-tis: the trainer's log-probabilities before the update less "
@@ -54,7 +53,6 @@ SEES: dict[str, str] = {
     "train/ppo_kl, train/pg_clipfrac and train/kl_loss; with "
     "context parallelism statistics of whole sequences are of each rank's part of them; which tool answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 NO_MISMATCH = (
     "slime hands no log-probabilities over: no signal of trainer against SGLang. Set --get-mismatch-metrics with "

@@ -117,11 +117,7 @@ def attach_trainer(trainer: Any, monitor: Monitor | None, guards: guarded.Guards
 
 
 def watched_by(trainer: Any, kind: type[Any], monitor: Monitor | None) -> Monitor | None:
-    """The monitor that a callback of `kind` watches `trainer` with already; one whose training is over goes.
-
-    Raises:
-        DiagError: `monitor` is another one.
-    """
+    """The monitor that a callback of `kind` watches `trainer` with already; one whose training is over goes."""
     handler = trainer.callback_handler
     ours = [callback for callback in handler.callbacks if isinstance(callback, kind)]
     if not ours or ours[0].closed:

@@ -49,7 +49,8 @@ class Rows:
         if len(prompts.unique()) > -(-len(prompts) // self._trainer.num_generations):
             self._unknown = rows  # those of one task have several prompts
             return
-        several = _has_several_turns(result, _end_token(self._trainer.processing_class))
+        words = self._trainer.processing_class
+        several = _has_several_turns(result, getattr(getattr(words, "tokenizer", words), "eos_token_id", None))
         if bool(several.any()):
             self._unknown = rows[several]
             if not self._warned:
@@ -83,10 +84,6 @@ def _has_several_turns(result: Mapping[str, Any], end: int | None) -> Any:
     last = mask.cumsum(1) == mask.sum(1, keepdim=True)
     ends = (ids == end) if end is not None else torch.zeros_like(mask)
     return (ends & mask & ~last).any(1)
-
-
-def _end_token(processing: Any) -> int | None:
-    return getattr(getattr(processing, "tokenizer", processing), "eos_token_id", None)
 
 
 def _answered(prompt: Any) -> bool:

@@ -15,9 +15,6 @@ class CompletionSamples:
 
     Args:
         correct: name of the reward function that says whether the answer is right.
-
-    Raises:
-        UnknownName: the trainer has no reward function `correct`.
     """
 
     def __init__(self, trainer: Any, monitor: Monitor, correct: str | None = None) -> None:

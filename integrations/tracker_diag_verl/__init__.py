@@ -45,7 +45,6 @@ from tracker_diag_verl.guarded import Guarded
 __all__ = ["SEES", "TESTED", "attach"]
 
 TESTED = "0.7, 0.8 and 0.9"
-"""Versions of verl that the tests run against."""
 
 SEES: dict[str, str] = {
     "policy": "from the workers of all ranks, where their losses are made: of several mini-batches a step all but the "
@@ -70,7 +69,6 @@ SEES: dict[str, str] = {
     "has masked some; statistics of whole sequences then; tensors of the driver in main_ppo_sync "
     "of 0.8; which of several tools answered",
 }
-"""What is seen of a run, and under `not` what is not."""
 
 NO_ROLLOUT = (
     "verl does not bring the rollout's log-probabilities to the trainer: no signal of trainer against rollout engine. "
@@ -243,7 +241,9 @@ class _Watch:
     def _on_versions(self, given: Mapping[str, Any]) -> None:
         batch = given["batch"]
         self._oldest = [tag.get("min_global_steps") for tag in batch.tags]
-        later = [_output(key) > 0 for key in batch.keys]
+        # The last part of verl's key, `uid_session_output`, is which output of its session a sequence is, from 0 on.
+        outputs = [key.rsplit("_", 1)[-1] for key in batch.keys]
+        later = [output.isdigit() and int(output) > 0 for output in outputs]
         self._later = later if any(later) else None
 
     def _on_advantages(self, data: Any) -> None:
@@ -309,12 +309,6 @@ class _Watch:
             **masks,
             **labels,
         )
-
-
-def _output(key: str) -> int:
-    """Which output of its session a sequence is, from 0 on: the last part of verl's key, `uid_session_output`."""
-    number = key.rsplit("_", 1)[-1]
-    return int(number) if number.isdigit() else 0
 
 
 def _labels(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) -> dict[str, Any]:

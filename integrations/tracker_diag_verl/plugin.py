@@ -13,16 +13,15 @@ from tracker_diag.attach.kit import unless_changed
 from tracker_diag.hooks import after, when_imported
 from tracker_diag_verl import TESTED, attach
 from tracker_diag_verl.checkpoints import CHECKPOINTS, TRAINERS
-from tracker_diag_verl.workers import watch_losses
-
-
-def _begun(_: None, given: Mapping[str, Any]) -> None:
-    attach(given["self"], config=given.get("config"))
+from tracker_diag_verl.workers import install
 
 
 def _look(tracking: Any) -> None:
+    def begun(_: None, given: Mapping[str, Any]) -> None:
+        attach(given["self"], config=given.get("config"))
+
     # The monitor is only for failures of attach itself, which are logged.
-    after(tracking.Tracking, "__init__", ("default_backend", "config"), _begun, Monitor(catalog=False))
+    after(tracking.Tracking, "__init__", ("default_backend", "config"), begun, Monitor(catalog=False))
 
 
 with unless_changed("verl", TESTED):
@@ -30,4 +29,4 @@ with unless_changed("verl", TESTED):
     when_imported("rllm.utils.tracking", _look)  # rLLM's own, with verl as its backend
     for name in TRAINERS:
         when_imported(name, lambda _: CHECKPOINTS.hook_trainers(TESTED))
-watch_losses()
+install()

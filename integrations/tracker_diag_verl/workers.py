@@ -15,10 +15,9 @@ TAKES = ("old_log_prob", "log_prob", "advantages", "response_mask")
 """What every policy loss of verl takes."""
 
 RECORDER = Recorder()
-"""That of this process."""
 
 
-def watch_losses() -> None:
+def install() -> None:
     """From now on see the losses of an actor that this process may get."""
     places = {
         "verl.trainer.ppo.core_algos": losses,  # before others import the function from there

@@ -63,12 +63,12 @@ def test_a_run_of_mlflow_judges_the_next_one_from_its_first_step(mlflow_store, m
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("post", "runs", "found"), [(0.05, 1, []), (0.05, 3, []), (0.1, 3, [("POL001", "post_tool", 6)]), (0.1, 0, [])]
+    ("post", "runs", "expected"), [(0.05, 1, []), (0.05, 3, []), (0.1, 3, [("POL001", "post_tool", 6)]), (0.1, 0, [])]
 )
-def test_only_an_ill_run_is_alarmed_and_only_by_earlier_ones(good, make_batch, post, runs, found):
+def test_only_an_ill_run_is_alarmed_and_only_by_earlier_ones(good, make_batch, post, runs, expected):
     run = wrap(lambda metrics, step=None: None, baseline=good[:runs])
     train(run.diag, make_batch, 7, post)
-    assert fired(run.diag.close()) == found
+    assert fired(run.diag.close()) == expected
 
 
 @pytest.mark.nightly

@@ -268,7 +268,7 @@ def test_of_a_framework_that_has_changed_no_hook_stays_and_it_is_told_once(monit
 
 
 @pytest.mark.parametrize(
-    ("touch", "said"),
+    ("touch", "text"),
     [
         (lambda: Trainer().tracker_registry, "AttributeError: 'Trainer' object has no"),
         (lambda: {}["loss_mask"], "KeyError: 'loss_mask'"),
@@ -276,11 +276,11 @@ def test_of_a_framework_that_has_changed_no_hook_stays_and_it_is_told_once(monit
         (lambda: require("json.no_such_part", "json"), "MissingExtra: no module json.no_such_part"),
     ],
 )
-def test_whatever_is_gone_or_called_otherwise_is_a_change_too(touch, said, caplog):
+def test_whatever_is_gone_or_called_otherwise_is_a_change_too(touch, text, caplog):
     with kit.unless_changed("no-such-trainer", "a1b2c3d, read, not run", "no ratios are seen"):
         touch()
     (message,) = caplog.messages
-    assert message.startswith(f"no-such-trainer unknown is not a tested version (a1b2c3d, read, not run): {said}")
+    assert message.startswith(f"no-such-trainer unknown is not a tested version (a1b2c3d, read, not run): {text}")
     assert "Consequence: no ratios are seen." in message
 
 

@@ -22,7 +22,7 @@ def train(monitor, steps, saved=None, at=None, folder=None):
             saved.logged()
 
 
-def told(monitor):
+def verdict_of(monitor):
     return [
         (finding.rule.id, finding.slice, finding.onset, finding.fired, finding.state)
         for finding in monitor.summary().findings
@@ -40,7 +40,7 @@ def test_a_run_that_is_killed_and_resumed_raises_the_alerts_of_an_unbroken_one(t
     assert Saved(second).find(tmp_path / "step")
     assert second.step == killed  # the row that was logged after the checkpoint is in it
     train(second, range(killed + 1, STEPS))
-    assert told(second) == told(unbroken) != []
+    assert verdict_of(second) == verdict_of(unbroken) != []
     assert [file.name for file in (tmp_path / "step").iterdir()] == ["tracker_diag_0.json"]
 
 
@@ -65,7 +65,9 @@ def test_beginning_anew_changes_no_number(tmp_path):
             Saved(monitor).find(tmp_path)
         train(monitor, range(STEPS))
         summary = monitor.summary()
-        rows.append(([tracker.scalars(step) for step in range(STEPS)], told(monitor), summary.blind, summary.healthy))
+        rows.append(
+            ([tracker.scalars(step) for step in range(STEPS)], verdict_of(monitor), summary.blind, summary.healthy)
+        )
     assert rows[0] == rows[1]
 
 

@@ -32,7 +32,7 @@ def job(mode, folder):
     return [process.returncode for process in started], output, folder
 
 
-def read(folder, number):
+def shown_by(folder, number):
     return json.loads((folder / f"{number}.json").read_text())
 
 
@@ -45,7 +45,7 @@ def counted(rows):
 def test_rank_0_has_the_windows_of_one_process_with_all_sequences(tmp_path):
     codes, output, folder = job("whole", tmp_path)
     assert codes == [0, 0], output
-    first, second = (read(folder, number) for number in range(2))
+    first, second = (shown_by(folder, number) for number in range(2))
     assert first["failures"] == second["failures"] == []
     assert first["missing"] == {}  # a rank that had nothing at one step was heard of
     monitor = Monitor(window=rank.STEPS)
@@ -66,7 +66,7 @@ def test_rank_0_has_the_windows_of_one_process_with_all_sequences(tmp_path):
 def test_a_rank_that_is_killed_holds_up_nobody_and_is_told_as_missing(tmp_path):
     codes, output, folder = job("dies", tmp_path)
     assert codes == [0, -signal.SIGKILL], output
-    first = read(folder, 0)
+    first = shown_by(folder, 0)
     assert first["failures"] == []
     assert first["steps"] == rank.STEPS
     assert first["missing"]["1"] >= rank.STEPS - rank.DIES - 3

@@ -25,8 +25,8 @@ def weights(model):
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def same(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def same(first, other):
+    return all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
 @pytest.mark.parametrize("make", [

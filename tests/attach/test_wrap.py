@@ -1,13 +1,11 @@
 import copy
 import os
 import pickle
-import sys
 import threading
 
 import pytest
 
 from tracker_diag import DiagError, Monitor, wrap
-from tracker_diag.errors import MissingExtra, require
 
 
 def test_a_run_that_is_not_there_yet_is_told():
@@ -24,14 +22,6 @@ def test_what_cannot_be_wrapped_is_told_with_what_can(target):
         "trackio, wandb; a logger of Lightning; a tracker of accelerate; or anything with log(data, step), "
         "log_metrics(metrics, step) or a call of (metrics, step)"
     )
-
-
-def test_a_missing_library_names_the_extra_that_brings_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingExtra) as error:
-        require("wandb", "wandb")
-    assert str(error.value) == 'wandb is not installed: pip install "tracker-diag[wandb]"'
-    assert isinstance(error.value, ImportError)
 
 
 @pytest.mark.slow

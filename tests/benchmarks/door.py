@@ -415,9 +415,9 @@ def simulate(runs: int, only: str, kept: Path) -> list[dict[str, Any]]:
     return [row(item, [done[item.name, seed] for seed in seeds]) for item in scenarios]
 
 
-def _play(of: tuple[str, int]) -> dict[str, Any]:
+def _play(which: tuple[str, int]) -> dict[str, Any]:
     """`play`, for another process: scenarios hold functions, and are not sent."""
-    name, seed = of
+    name, seed = which
     (scenario,) = (item for item in (*FAILURES, *HEALTHY) if item.name == name)
     return play(scenario, seed)
 

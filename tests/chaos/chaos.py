@@ -58,8 +58,8 @@ def check(program: Program, folder: Path, server: "Server | None") -> dict[str, 
     place = folder / "watched"
     flushed = bool(_journals(place))
     wrong += _flush_all(place, server)
-    read = _read(program.tracker, server)
-    (before, *_), (after, listed, *latest) = read(folder / "alone"), read(place)
+    reader = _read(program.tracker, server)
+    (before, *_), (after, listed, *latest) = reader(folder / "alone"), reader(place)
     if not (_part(after, before) if end is not None else after == before):
         wrong.append(f"the user's rows: {_difference(before, after)}")
     if end is None and reports["alone"].get("raised") != reports["watched"].get("raised"):

@@ -142,13 +142,13 @@ class Player:
     def do_thread(self, seed: int) -> None:
         """Another thread reads and saves meanwhile."""
 
-        def look() -> None:
+        def save() -> None:
             for _ in range(20):
                 self.ours_is_whole(self.diag.state_dict)
                 self.ours_is_whole(self.diag.summary)
                 time.sleep(0.001 * (seed % 3))
 
-        threading.Thread(target=look, daemon=True).start()
+        threading.Thread(target=save, daemon=True).start()
 
     def do_disk(self, size: int) -> None:
         """No file of this process grows beyond `size` bytes from here on, until the run ends."""

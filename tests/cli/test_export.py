@@ -53,7 +53,7 @@ def test_the_checklist_is_markdown_or_json(run, metrics):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("export", "checklist", "whenever", "x.jsonl"), "x.jsonl: no such file"),
         (("export", "checklist", "whenever", "{}"), "expected one of before, during, after"),
@@ -61,8 +61,8 @@ def test_the_checklist_is_markdown_or_json(run, metrics):
         (("export", "postmortem", "{}", "--out", "{}/deeper"), "cannot be written"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_one_line(run, metrics, args, said):
+def test_what_cannot_be_done_is_refused_in_one_line(run, metrics, args, message):
     result = run(*(arg.format(metrics) for arg in args))
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr
     assert result.stderr.count("\n") == 1

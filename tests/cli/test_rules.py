@@ -81,8 +81,8 @@ def test_a_run_is_diagnosed_with_own_rules(own, tmp_path):
     def diagnosed(*arguments):
         result = CliRunner().invoke(app, ["diagnose", str(metrics), "--json", *map(str, arguments)])
         assert result.exit_code == 0, result.stderr
-        found = json.loads(result.stdout)
-        return [finding["rule"] for finding in found["findings"]], len(found["blind"]) + len(found["healthy"])
+        document = json.loads(result.stdout)
+        return [finding["rule"] for finding in document["findings"]], len(document["blind"]) + len(document["healthy"])
 
     assert diagnosed("--rules", own) == (["EXP008", "ACM001", "OUT001"], len(catalog()) - 2)
     assert diagnosed("--rules", f"{own},ACM") == (["ACM001"], 0)

@@ -100,9 +100,3 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments, says):
     assert result.exit_code == 2
     assert says in result.stderr
     assert len(result.stderr.splitlines()) == 1
-
-
-def test_a_text_of_a_megabyte_and_binary_in_it(chats):
-    big = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "go on\0 " * 150_000}]
-    results = json.loads(run(chats([{"messages": big}]), "--json").stdout)
-    assert results["totals"]["repeat_ratio"] == 1.0

@@ -48,44 +48,50 @@ def test_it_leaves_what_it_says(demo):
 
 def test_the_verdict_names_the_slice_before_the_averages_move(demo):
     out, _ = demo
-    found = json.loads((out / "verdict.json").read_text())
-    assert found["run"] == {"source": "live", "steps": 300, "first_step": 0, "last_step": 299}
-    assert found["first_break"]["slice"] == "post_tool"
-    fired = {finding["rule"]: finding["fired"] for finding in reversed(found["findings"]) if finding["fired"]}
+    verdict = json.loads((out / "verdict.json").read_text())
+    assert verdict["run"] == {"source": "live", "steps": 300, "first_step": 0, "last_step": 299}
+    assert verdict["first_break"]["slice"] == "post_tool"
+    fired = {finding["rule"]: finding["fired"] for finding in reversed(verdict["findings"]) if finding["fired"]}
     first = fired["POL001"]
-    assert found["first_break"]["rule"] == "POL001"
-    assert found["leads"].keys() == SIGNALS.keys()
+    assert verdict["first_break"]["rule"] == "POL001"
+    assert verdict["leads"].keys() == SIGNALS.keys()
     for average, by in {"kl": 30, "clip_fraction": 50, "policy/all/p95": 50}.items():  # docs/evidence.md tells each
-        assert found["leads"][average] > first + by
+        assert verdict["leads"][average] > first + by
     for calm in ("reward", "loss", "entropy", "grad_norm"):
-        assert found["leads"][calm] is None
-    assert not {finding["rule"] for finding in found["findings"]} & set(found["healthy"])
-    assert found["leads"] == {name: lead.step for name, lead in leads(lines(out / "metrics.jsonl")).items()}
+        assert verdict["leads"][calm] is None
+    assert not {finding["rule"] for finding in verdict["findings"]} & set(verdict["healthy"])
+    assert verdict["leads"] == {name: lead.step for name, lead in leads(lines(out / "metrics.jsonl")).items()}
 
 
 def test_it_is_a_run_of_the_evidence_made_anew(demo):
     """Late in a run the last bits of a machine's arithmetic have grown; they move a finding by a few steps at most."""
     out, _ = demo
     docs = Path(__file__).parents[2] / "docs"
-    (told,) = (
+    (kept,) = (
         run for run in json.loads((docs / "evidence.json").read_text()) if (run["arm"], run["seed"]) == ("widen", 0)
     )
     verdict = json.loads((out / "verdict.json").read_text())
-    loud = [one for one in verdict["findings"] if one["fired"] is not None and one["severity"] != "info"]
+    loud = [
+        finding for finding in verdict["findings"] if finding["fired"] is not None and finding["severity"] != "info"
+    ]
     # The damage comes so late that two machines have parted by then: it is there, if not from the same step on.
-    assert {one["rule"] for one in loud} == {one["rule"] for one in told["findings"]}
-    found, expected = ([one for one in of if one["rule"] != "OUT001"] for of in (loud, told["findings"]))
+    assert {finding["rule"] for finding in loud} == {finding["rule"] for finding in kept["findings"]}
+    findings, expected = (
+        [finding for finding in group if finding["rule"] != "OUT001"] for group in (loud, kept["findings"])
+    )
     about = ("rule", "pair", "slice")
-    assert [[one[key] for key in about] for one in found] == [[one[key] for key in about] for one in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert abs(one["fired"] - other["fired"]) <= 5
-        assert abs(one["onset"] - other["onset"]) <= 5
-    assert {one["rule"] for one in verdict["blind"]} == set(told["blind"])
+    assert [[finding[key] for key in about] for finding in findings] == [
+        [finding[key] for key in about] for finding in expected
+    ]
+    for finding, other in zip(findings, expected, strict=True):
+        assert abs(finding["fired"] - other["fired"]) <= 5
+        assert abs(finding["onset"] - other["onset"]) <= 5
+    assert {finding["rule"] for finding in verdict["blind"]} == set(kept["blind"])
     figures = runpy.run_path(str(docs / "make_evidence.py"))["figures"](lines(out / "metrics.jsonl"))
-    assert figures["reward"][0] == pytest.approx(told["reward"][0], abs=0.01)  # of steps 40 to 80
-    before = ({name: values[0] for name, values in run["p95"].items()} for run in (figures, told))
+    assert figures["reward"][0] == pytest.approx(kept["reward"][0], abs=0.01)  # of steps 40 to 80
+    before = ({name: values[0] for name, values in run["p95"].items()} for run in (figures, kept))
     assert next(before) == pytest.approx(next(before), rel=0.02)
-    for name, step in told["leads"].items():  # late signals come up to 26 steps from each other on two machines
+    for name, step in kept["leads"].items():  # late signals come up to 26 steps from each other on two machines
         assert (figures["leads"][name] is None) == (step is None), name
         assert step is None or abs(figures["leads"][name] - step) <= 30, name
 
@@ -131,20 +137,20 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
     # The best level of the whole run ends elsewhere than that of the run up to the alert, which says so.
     assert "Continue? No. " in alerts[1]["text"]
     assert "so far" in alerts[1]["text"]
-    said = json.loads((out / "verdict.json").read_text())["recommendation"]["says"]
-    assert said.startswith("No. ")
-    assert "so far" not in said
+    advice = json.loads((out / "verdict.json").read_text())["recommendation"]["says"]
+    assert advice.startswith("No. ")
+    assert "so far" not in advice
     assert run.data.tags["diag.alert.state"] == "error"
     assert run.data.tags["diag.first_break"].startswith("after tool calls @")
 
 
-def rounded(found):
+def rounded(value):
     """Floats to ten digits: padded and packed tokens are summed in another order, counts are not."""
-    if isinstance(found, dict):
-        return {key: rounded(value) for key, value in found.items()}
-    if isinstance(found, list):
-        return [rounded(value) for value in found]
-    return float(f"{found:.10g}") if isinstance(found, float) else found
+    if isinstance(value, dict):
+        return {key: rounded(value) for key, value in value.items()}
+    if isinstance(value, list):
+        return [rounded(value) for value in value]
+    return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
 def test_replay_of_the_tokens_finds_what_the_live_run_found(demo):
@@ -178,4 +184,4 @@ def test_findings_survive_a_kill_at_any_step(after, tmp_path):
     assert len(steps) >= after
     firing = {name for name, value in lines(metrics)[-1].items() if name.startswith("diag/rule/") and value == 2}
     findings = lines(tmp_path / "out" / "findings.jsonl")
-    assert firing <= {f"diag/rule/{one['rule']}" for one in findings if one.get("state") == "firing"}
+    assert firing <= {f"diag/rule/{finding['rule']}" for finding in findings if finding.get("state") == "firing"}

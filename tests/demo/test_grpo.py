@@ -34,8 +34,8 @@ def state(training):
     return [parameter.detach().clone() for parameter in training.policy.parameters()]
 
 
-def same(one, other):
-    return all(a.equal(b) for a, b in zip(one, other, strict=True))
+def same(first, other):
+    return all(a.equal(b) for a, b in zip(first, other, strict=True))
 
 
 def test_what_guards_decide_is_done_and_a_refreshed_reference_moves_the_ruler_alone(tmp_path):

@@ -39,18 +39,18 @@ class Calls:
         self._open = {"observed": []}
         self._known.clear()
 
-    def _kept(self, of: np.ndarray) -> Any:
+    def _kept(self, array: np.ndarray) -> Any:
         """Where the array is: kind, offset, shape, and what its numbers stand for."""
         names: list[str] = []
-        if of.dtype.kind == "U":
-            unique, of = np.unique(of, return_inverse=True)
+        if array.dtype.kind == "U":
+            unique, array = np.unique(array, return_inverse=True)
             names = unique.tolist()
-        kind = of.dtype.kind if of.dtype.kind in KINDS else "i"
-        flat = of.astype(KINDS[kind]).reshape(-1)
+        kind = array.dtype.kind if array.dtype.kind in KINDS else "i"
+        flat = array.astype(KINDS[kind]).reshape(-1)
         for before, place in self._known.values():
             if place[0] == kind and before.shape == flat.shape and np.array_equal(before, flat) and place[3] == names:
                 return place
-        place = [kind, self._sizes[kind], list(of.shape), names]
+        place = [kind, self._sizes[kind], list(array.shape), names]
         self._known[len(self._known)] = flat, place
         self._arrays[kind].append(flat)
         self._sizes[kind] += flat.size
@@ -113,8 +113,8 @@ class Kept:
         return summaries[-1]
 
 
-def _plain(of: Any) -> Any:
-    """`of` in JSON; six digits are enough of a reward."""
-    if isinstance(of, Mapping):
-        return {name: _plain(part) for name, part in of.items()}
-    return [round(value, 6) for value in of.tolist()] if isinstance(of, np.ndarray) else of
+def _plain(given: Any) -> Any:
+    """What is given, in JSON; six digits are enough of a reward."""
+    if isinstance(given, Mapping):
+        return {name: _plain(part) for name, part in given.items()}
+    return [round(value, 6) for value in given.tolist()] if isinstance(given, np.ndarray) else given

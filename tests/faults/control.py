@@ -149,13 +149,13 @@ def run(trainer: str, task: str, fault: Fault, seed: int) -> dict[int, dict[str,
     logged = bool(fault.keys() & {"reward_zero_from", "outlier_from", "overflow_from", "never_ends"})
 
     def make(number: int) -> Callable[[], gym.Env[Any, Any]]:
-        def one() -> gym.Env[Any, Any]:
+        def wrapped() -> gym.Env[Any, Any]:
             env = TASKS[task]()
             env.action_space.seed(1000 * seed + number)
             ill = Ill(env if logged else Recorded(env), planted, clock, total, seed)
             return Recorded(ill) if logged else ill
 
-        return one
+        return wrapped
 
     envs = DummyVecEnv([make(number) for number in range(many)])
     envs.seed(seed)

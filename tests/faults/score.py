@@ -159,9 +159,9 @@ def is_healthy(run: Run) -> bool:
     return not run.fault and not run.collapsed and not idle(run)
 
 
-def sealed(run: Run, found: Verdict) -> str:
+def sealed(run: Run, verdict: Verdict) -> str:
     """A fingerprint of a verdict, by which it can be compared without being read."""
-    return hashlib.sha256(json.dumps([run.name, *asdict(found).values()]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([run.name, *asdict(verdict).values()]).encode()).hexdigest()[:16]
 
 
 def rl_doctor(interpreter: str, run: Run) -> Verdict:
@@ -189,9 +189,9 @@ def rlwatch(interpreter: str, run: Run) -> Verdict:
     return theirs("rlwatch", [(detector, severity.lower()) for detector, severity in json.loads(done.stdout)])
 
 
-def theirs(tool: str, told: Sequence[tuple[str, str]]) -> Verdict:
+def theirs(tool: str, alerts: Sequence[tuple[str, str]]) -> Verdict:
     """What another tool's findings at warning and above stand for."""
-    loud = [(name, severity) for name, severity in told if severity in {"warning", "critical"}]
+    loud = [(name, severity) for name, severity in alerts if severity in {"warning", "critical"}]
     names = [rule for name, _ in loud for rule in FOUND_BY[tool].get(name, "").split()]
     critical = any(severity == "critical" for _, severity in loud)
     return Verdict(bool(loud), critical, tuple(dict.fromkeys(names)), len(loud))
@@ -238,17 +238,17 @@ def main() -> None:
         PAGE.write_text(page(result, runs), encoding="utf-8")
 
 
-def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
+def page(result: dict[str, Any], runs: Sequence[Run]) -> str:
     """docs/faults.md."""
     head = (Path(__file__).parent / "page.md").read_text(encoding="utf-8")
     columns = {
-        "the half that rules were tuned on": found["tuned"],
-        **{f"the same, thinned to {most} rows": found[f"tuned_{most}_rows"] for most in THIN},
-        "the development runs, tuned on as well": found["development"],
-        **{f"the same runs, thinned to {most} rows": found[f"development_{most}_rows"] for most in THIN},
-        "the untouched half": found["untouched"],
-        **{f"the untouched half, thinned to {most} rows": found[f"untouched_{most}_rows"] for most in THIN},
-    } | {f"{name}, all runs": item for name, item in found["rivals"].items()}
+        "the half that rules were tuned on": result["tuned"],
+        **{f"the same, thinned to {most} rows": result[f"tuned_{most}_rows"] for most in THIN},
+        "the development runs, tuned on as well": result["development"],
+        **{f"the same runs, thinned to {most} rows": result[f"development_{most}_rows"] for most in THIN},
+        "the untouched half": result["untouched"],
+        **{f"the untouched half, thinned to {most} rows": result[f"untouched_{most}_rows"] for most in THIN},
+    } | {f"{name}, all runs": item for name, item in result["rivals"].items()}
     lines = [
         "| | faulty, rightly named | of those with harm | collapsed, alarmed | healthy, at warn | at error | alerts |",
         "|---|---|---|---|---|---|---|",
@@ -270,14 +270,14 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
         if run.fault and run.half in SEEN:
             grouped.setdefault((run.fault, run.trainer, run.task), []).append(run)
     for (fault, trainer, task), source in grouped.items():
-        output = [found["runs"][run.name][1] for run in source]
+        output = [result["runs"][run.name][1] for run in source]
         named = sum(bool(set(run.right) & set(names)) for run, names in zip(source, output, strict=True))
         first = "; ".join(" ".join(names) or "–" for names in output)
         right = " ".join(source[0].right)
         cells.append(f"| {fault} | {trainer}, {task} | {right} | {named} of {len(source)} | {first} |")
     healthy = [run for run in runs if run.half in SEEN and is_healthy(run)]
-    said_of = {run.name: found["runs"][run.name] for run in healthy}
-    false = "\n".join(f"- {name}: {' '.join(names)}" for name, (loud, names) in said_of.items() if loud) or "None."
+    named_of = {run.name: result["runs"][run.name] for run in healthy}
+    false = "\n".join(f"- {name}: {' '.join(names)}" for name, (loud, names) in named_of.items() if loud) or "None."
     public = {
         name: "\n".join(
             ["| label | logs | at warn | at error |", "|---|---|---|---|"]

@@ -159,21 +159,21 @@ def demonstration(task: Task, rng: random.Random, width: float, wrong: float) ->
     tokens, sampled = list(task.prompt), [False] * len(task.prompt)
     service = Service((width, width))
 
-    def add(digits: tuple[int, ...], before: int, after: tuple[int, ...] = ()) -> None:
+    def write(digits: tuple[int, ...], before: int, after: tuple[int, ...] = ()) -> None:
         fillers = [FILLER] * (rng.random() < 0.15)
         made = [*fillers, before, *(rng.randrange(10) if rng.random() < wrong else digit for digit in digits), *after]
         tokens.extend(made)
         sampled.extend([True] * len(made))
 
     for (tool, *digits), value in zip(task.calls, task.values, strict=True):
-        add(tuple(digits), CALLS[tool])
+        write(tuple(digits), CALLS[tool])
         output = service.output(tool, value, rng)
         tokens.extend(output)
         sampled.extend([False] * len(output))
     if rng.random() < 0.01:  # a few answers are empty
-        add((), ANS, (EOS,))
+        write((), ANS, (EOS,))
     else:
-        add(task.answer, ANS, (EOS,))
+        write(task.answer, ANS, (EOS,))
     return tokens, sampled
 
 

@@ -34,7 +34,7 @@ def trained(tmp_path):
     return train
 
 
-def said(training, do):
+def events_of(training, do):
     return [(step, event) for step, event in training.monitor.events if event.startswith(f"guard {do}")]
 
 
@@ -55,8 +55,8 @@ def test_dry_runs_say_what_they_would_do_and_change_nothing(trained, tmp_path):
     # A dry-run does not wait for the thread that reads a checkpoint: its rollback may come a step later.
     others = [f"guard {do}, dry-run" for do in ACTIONS if do != "rollback"]
     assert [event for event in at_once if event != "guard rollback, dry-run"] == others
-    assert len(said(dry, "rollback")) == 1
-    assert f"to step 23, {tmp_path}/step-23" in said(dry, "rollback")[0][1]
+    assert len(events_of(dry, "rollback")) == 1
+    assert f"to step 23, {tmp_path}/step-23" in events_of(dry, "rollback")[0][1]
     assert set(dry.monitor.events) <= set(dry.seen.events)
     shutil.rmtree(tmp_path)
     assert digest(trained([]).policy) == digest(dry.policy)
@@ -70,7 +70,7 @@ def test_what_is_done_once_is_done_once_for_an_incident(trained, do, field):
     assert step == ILL + 1
     assert getattr(done.decisions[step], field)
     assert done.did == [({"save_state": "save", "reevaluate": "evaluate"}[do], step)]
-    ((at, event),) = said(done, do)
+    ((at, event),) = events_of(done, do)
     assert at == step
     assert "ACM001@25:policy:text_only, warn: ESS is 0." in event
     assert (at, event) in done.seen.events
@@ -88,7 +88,7 @@ def test_updates_stop_until_the_incident_is_over_or_for_as_long_as_they_may(trai
     done = trained([guard("stop_update", hold=5)])
     assert set(range(STEPS)) - {*done.updates} == set(range(ILL + 1, ILL + 6))
     assert all(decision.stop == "update" for decision in done.decisions.values())
-    assert [event for _, event in said(done, "stop_update")][1] == "guard stop_update: lets go, held for 5 steps"
+    assert [event for _, event in events_of(done, "stop_update")][1] == "guard stop_update: lets go, held for 5 steps"
 
 
 @pytest.mark.slow
@@ -97,8 +97,8 @@ def test_training_stops_and_everybody_hears_why(trained, caplog):
     assert done.updates[-1] == ILL
     summary = done.seen.summary
     assert summary.steps == ILL + 2
-    ((step, event),) = said(done, "stop_training")
-    (notice,) = (one for one in done.seen.notices if one.title.startswith("A guard"))
+    ((step, event),) = events_of(done, "stop_training")
+    (notice,) = (item for item in done.seen.notices if item.title.startswith("A guard"))
     assert (notice.step, notice.level, notice.title) == (step, "warn", "A guard acts: stop training")
     assert notice.text == event
     assert " ".join(caplog.text.split()).count(event) == 1
@@ -110,9 +110,9 @@ def test_training_stops_and_everybody_hears_why(trained, caplog):
 @pytest.mark.slow
 def test_what_is_not_done_is_said_in_the_log_alone(trained, caplog):
     done = trained([guard("stop_training", act=False)])
-    ((_, event),) = said(done, "stop_training")
+    ((_, event),) = events_of(done, "stop_training")
     assert " ".join(caplog.text.split()).count(event) == 1
-    assert not any(one.title.startswith("A guard") for one in done.seen.notices)
+    assert not any(notice.title.startswith("A guard") for notice in done.seen.notices)
     assert not any("was stopped by" in caveat for caveat in done.seen.summary.caveats)
     assert done.seen.summary.recommendation.go_on
 
@@ -125,7 +125,7 @@ def test_a_rollback_goes_on_with_the_weights_of_the_registers_checkpoint(trained
     assert done.rolled_back == {ILL + 1: done.hashes[ILL - 1]}
     assert done.updates == list(range(STEPS))
     assert done.monitor.summary().first_break.state == "resolved"
-    (table,) = [one for one in done.seen.tables if one.name == "diag/checkpoints"]
+    (table,) = [item for item in done.seen.tables if item.name == "diag/checkpoints"]
     rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
     assert {step: row["clean"] for step, row in rows.items()} == {7: "yes", 15: "yes", 23: "yes", 31: "yes", 39: "yes"}
     assert rows[23]["digest"] == decision.rollback_to.digest
@@ -151,8 +151,8 @@ def test_the_learning_rate_goes_with_the_root_of_the_effective_sample_size(train
     ess = done.seen.scalars(ILL + 1)["diag/policy/text_only/ess"]
     assert first.lr_factor == pytest.approx(ess**0.5)
     assert done.lr[ILL + 1] == pytest.approx(320 * ess**0.5)
-    assert said(done, "scale_lr")[-1][1] == "guard scale_lr: lets go, the incident is over"
-    assert done.decisions.keys() == set(range(ILL + 1, said(done, "scale_lr")[-1][0]))
+    assert events_of(done, "scale_lr")[-1][1] == "guard scale_lr: lets go, the incident is over"
+    assert done.decisions.keys() == set(range(ILL + 1, events_of(done, "scale_lr")[-1][0]))
 
 
 TOOL_FAILS = rule(
@@ -188,13 +188,13 @@ def test_where_guards_disagree_the_stronger_one_is_done_and_the_others_say_so(tr
     assert (decision.save, decision.reevaluate, decision.refresh_reference) == (True, True, False)
     gave_way = {order.do for order in decision.orders if order.dry}
     assert gave_way == {"rollback", "stop_update", "skip_batch", "refresh_reference"}
-    assert "not done, gives way to stop_training" in said(done, "rollback")[0][1]
+    assert "not done, gives way to stop_training" in events_of(done, "rollback")[0][1]
     shutil.rmtree(tmp_path)
-    done = trained([one for one in one_of_each() if one.do != "stop_training"])
+    done = trained([item for item in one_of_each() if item.do != "stop_training"])
     first = done.decisions[ILL + 1]
     assert (first.stop, first.rollback_to.step, first.skip_batch) == (None, ILL - 1, False)
     # What gave way for this incident is not made up for later, when the policy is the old one again.
-    assert all(one.stop is None and not one.skip_batch for one in done.decisions.values())
+    assert all(item.stop is None and not item.skip_batch for item in done.decisions.values())
 
 
 @pytest.mark.slow
@@ -210,17 +210,17 @@ def test_of_two_numbers_the_more_careful_one_counts(trained):
 def test_of_two_rollbacks_the_earlier_checkpoint_counts_and_a_new_incident_is_rolled_back_anew(tmp_path):
     rules = [of_metric("ACM004", "loss", above=1.0), of_metric("ACM006", "kl", above=1.0)]
     on = [On(rules=("ACM004",)), On(rules=("ACM006",), severity="info")]
-    monitor = Monitor(rules=rules, catalog=False, guards=[guard("rollback", on=one, cooldown=0) for one in on])
-    found = {}
+    monitor = Monitor(rules=rules, catalog=False, guards=[guard("rollback", on=place, cooldown=0) for place in on])
+    decisions = {}
     for step in range(30):
         loss, kl = 2.0 if step in (4, 5, 6, 25) else 0.5, 2.0 if step in (2, 3, 4, 5, 6) else 0.5
         monitor.log({"loss": loss, "kl": kl}, step)
         if decision := monitor.decide():
-            found[step] = decision.rollback_to.step
+            decisions[step] = decision.rollback_to.step
         (tmp_path / f"{step}.bin").write_bytes(bytes([step]))
         monitor.checkpoint(tmp_path / f"{step}.bin")
     # At 4 the loss is off as well: 2 and 3 are no clean steps any more, as it was found at 2.
-    assert found == {2: 1, 4: 1, 25: 24}
+    assert decisions == {2: 1, 4: 1, 25: 24}
 
 
 LOSS_AND_REWARD = (
@@ -232,12 +232,12 @@ def worse(values, guards, **options):
     """A run by its metrics alone: the loss, and the reward, which is the outcome."""
     seen = CapturingTracker()
     monitor = Monitor([seen], rules=LOSS_AND_REWARD, catalog=False, guards=guards, **options)
-    found = {}
+    decisions = {}
     for step, (loss, reward) in enumerate(values):
         monitor.log({"loss": loss, "reward": reward}, step)
         if decision := monitor.decide():
-            found[step] = decision
-    return monitor, found
+            decisions[step] = decision
+    return monitor, decisions
 
 
 ILL_THEN_HARMED = [(0.5, 1.0)] * 3 + [(2.0, 1.0)] * 5 + [(2.0, -1.0)] * 5
@@ -247,9 +247,9 @@ ILL_THEN_HARMED = [(0.5, 1.0)] * 3 + [(2.0, 1.0)] * 5 + [(2.0, -1.0)] * 5
     ({"cooldown": 0}, [3, 8]), ({"cooldown": 0, "most": 1}, [3]), ({"cooldown": 8}, [3, 11]), ({"cooldown": 50}, [3]),
 ])  # fmt: skip
 def test_a_guard_acts_again_only_when_the_incident_gets_worse_and_within_its_limits(limits, steps):
-    _, found = worse(ILL_THEN_HARMED, [guard("save_state", **limits)])
-    assert [*found] == steps
-    assert [found[step].orders[0].why.split(", ")[1].split(":")[0] for step in steps[:1]] == ["warn"]
+    _, decisions = worse(ILL_THEN_HARMED, [guard("save_state", **limits)])
+    assert [*decisions] == steps
+    assert [decisions[step].orders[0].why.split(", ")[1].split(":")[0] for step in steps[:1]] == ["warn"]
 
 
 @pytest.mark.parametrize(("on", "steps"), [
@@ -258,8 +258,8 @@ def test_a_guard_acts_again_only_when_the_incident_gets_worse_and_within_its_lim
     ({"rules": ("ACM005",), "links": ("policy_update",)}, []),
 ])  # fmt: skip
 def test_an_incident_must_have_what_the_guard_asks_for(on, steps):
-    _, found = worse(ILL_THEN_HARMED, [guard("save_state", on=On(**on), cooldown=0)])
-    assert [*found] == steps
+    _, decisions = worse(ILL_THEN_HARMED, [guard("save_state", on=On(**on), cooldown=0)])
+    assert [*decisions] == steps
 
 
 def test_what_is_out_of_reach_is_told_and_not_done():
@@ -293,7 +293,7 @@ def test_a_resumed_run_decides_as_the_unbroken_one(tmp_path, cut):
     own = [guard("save_state", cooldown=0), guard("kl_cap", bounds=(0.1, 9.0), target=0.1), guard("rollback", most=1)]
 
     def run(cut):
-        monitor, found = Monitor(rules=LOSS_AND_REWARD, catalog=False, guards=own), []
+        monitor, decisions = Monitor(rules=LOSS_AND_REWARD, catalog=False, guards=own), []
         for step, (loss, reward) in enumerate(ILL_THEN_HARMED):
             if step == cut:
                 state = json.loads(json.dumps(monitor.state_dict(), allow_nan=False))
@@ -301,18 +301,18 @@ def test_a_resumed_run_decides_as_the_unbroken_one(tmp_path, cut):
                 monitor = Monitor(rules=LOSS_AND_REWARD, catalog=False, guards=own)
                 monitor.load_state_dict(state)
             monitor.log({"loss": loss, "reward": reward, "kl": 1.0}, step)
-            found.append(monitor.decide())
+            decisions.append(monitor.decide())
             if step == 0:
                 monitor.checkpoint(tmp_path / "good.bin")
                 wait_until_read(monitor.guards.checkpoints)
         monitor.close()
-        return found, monitor.events
+        return decisions, monitor.events
 
-    (unbroken, told), (resumed, told_too) = run(None), run(cut)
+    (unbroken, texts), (resumed, texts_too) = run(None), run(cut)
     assert resumed == unbroken
-    assert told_too == told
+    assert texts_too == texts
     assert unbroken[3].rollback_to.step == 0
-    assert [one.kl_coef for one in unbroken[3:7]] == [0.1, 0.2, 0.4, 0.8]
+    assert [decision.kl_coef for decision in unbroken[3:7]] == [0.1, 0.2, 0.4, 0.8]
 
 
 def test_guards_that_are_new_since_the_state_was_saved_begin_anew():

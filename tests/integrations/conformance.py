@@ -286,7 +286,7 @@ class SketchesLosses:
 
     def put(self) -> None:
         """Put our hooks on: the framework's modules are loaded."""
-        self.WORKERS.watch_losses()
+        self.WORKERS.install()
 
     def update(self, times: int) -> Any:
         """Losses and gradients of some updates. Log-probabilities grow by 0.1 with each, advantages are 1.

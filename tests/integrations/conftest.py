@@ -106,12 +106,12 @@ class Told:
         return any((row.get("rule"), row.get("state")) == (rule, "firing") for row in rows)
 
     @property
-    def told(self):
+    def alerts(self):
         """What has come at the webhook."""
         return self._receiver.got
 
     def webhook(self, rule):
-        return any(f"({rule}" in item["title"] for item in self.told)
+        return any(f"({rule}" in item["title"] for item in self.alerts)
 
 
 def _only(database, query, name):

@@ -166,7 +166,7 @@ def pair(monitor: object, name: str) -> dict[tuple[str, str], object]:
     }  # fmt: skip
 
 
-def told(folder: Path) -> list[str]:
+def places_of(folder: Path) -> list[str]:
     """Where the rule fired."""
     results = []
     with closing(sqlite3.connect(folder / "mlflow.db")) as store:
@@ -202,7 +202,7 @@ def run(framework, source: Path, store: Path, *, backends: bool):
         )  # fmt: skip
         if done.returncode:
             return {"failed": done.stderr.strip().splitlines()[-1], "alerts": []}, done.stderr
-        return json.loads((folder / "result.json").read_text()) | {"alerts": told(folder)}, ""
+        return json.loads((folder / "result.json").read_text()) | {"alerts": places_of(folder)}, ""
 
 
 def main() -> None:

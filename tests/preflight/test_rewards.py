@@ -8,7 +8,7 @@ import torch
 
 import tracker_diag as td
 from tracker_diag.errors import BatchError
-from tracker_diag.preflight.critic import critic_check
+from tracker_diag.preflight.minimal import critic_check
 from tracker_diag.preflight.rewards import group_check, histogram_check, sign_check
 
 

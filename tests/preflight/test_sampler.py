@@ -52,8 +52,8 @@ def test_the_rounding_of_bfloat16_passes_with_its_own_floor():
     torch.manual_seed(0)
     hidden, vocabulary = torch.randn(256, 64), torch.randn(64, 500) / 8
 
-    def logprobs(of, head):
-        logits = (of @ head).float()
+    def logprobs(states, head):
+        logits = (states @ head).float()
         return torch.log_softmax(logits, -1)[:, 7].reshape(8, 32)
 
     wide = {"old_logprobs": logprobs(hidden, vocabulary), "model_mask": torch.ones(8, 32)}
@@ -75,11 +75,14 @@ def test_a_loss_mask_says_what_was_sampled_where_nothing_else_does(rng):
 
 
 BROKEN = {
-    "NaN everywhere": (lambda of: np.full_like(of, np.nan), "1,024 of 2,048 log-probabilities"),
-    "one infinity": (lambda of: np.where(np.arange(of.size).reshape(of.shape) == 5, -np.inf, of), "1 of 2,048"),
-    "placeholders": (lambda of: np.where(np.arange(64) % 50 == 0, 0.0, of), "are exactly 0"),
+    "NaN everywhere": (lambda logprob: np.full_like(logprob, np.nan), "1,024 of 2,048 log-probabilities"),
+    "one infinity": (
+        lambda logprob: np.where(np.arange(logprob.size).reshape(logprob.shape) == 5, -np.inf, logprob),
+        "1 of 2,048",
+    ),
+    "placeholders": (lambda logprob: np.where(np.arange(64) % 50 == 0, 0.0, logprob), "are exactly 0"),
     "one impossible token": (
-        lambda of: np.where(np.arange(of.size).reshape(of.shape) == 5, -25.0, of),
+        lambda logprob: np.where(np.arange(logprob.size).reshape(logprob.shape) == 5, -25.0, logprob),
         "the largest 2",
     ),
 }

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tracker_diag.report.decision import decide, marks_of
-from tracker_diag.report.note import note_on
+from tracker_diag.report.markdown import note_on
 from tracker_diag.report.terminal import headline
 from tracker_diag.report.tiles import times
 from tracker_diag.rules.acknowledged import Acknowledged

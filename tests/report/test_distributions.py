@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tracker_diag.monitor.readout import HISTOGRAM_EDGES
 from tracker_diag.records import SAMPLES, Histogram
-from tracker_diag.report.distributions import HEIGHT, RAREST, WIDTH, path, rewards, steppers, ticks
+from tracker_diag.report.distributions import HEIGHT, RAREST, WIDTH, path, rewards, steppers
 
 EDGES = np.array([0.0, 0.01, 0.1, 1.0])
 
@@ -74,9 +74,3 @@ def test_one_reward_for_all_and_none_are_drawn_too():
     (same,) = rewards([(0, (scored([5], [1.0, 1.0]),))]).now["reward"]
     assert "nan" not in same
     assert rewards([(0, (scored([0], [0.0, 1.0]),))]).now["reward"] == [""]
-
-
-def test_ticks_lie_within_the_axis_in_order():
-    at = [place for place, _ in ticks()]
-    assert at == sorted(at)
-    assert all(0 <= place <= 100 for place in at)

@@ -28,11 +28,11 @@ def test_what_holds_is_said_once_a_series_and_what_is_calm_beside_it_speaks_agai
         Reading(rule.support[0], "reward", False, 0.5, 0.4),
         Reading(rule.support[1], "kl", None),
     )
-    found = Finding(rule, "policy", "post_tool", "firing", 40, 60, None, "what", readings)
-    assert speaks_for(found) == ["p95 is 0.3, 3 times its baseline of 0.1"]
+    finding = Finding(rule, "policy", "post_tool", "firing", 40, 60, None, "what", readings)
+    assert speaks_for(finding) == ["p95 is 0.3, 3 times its baseline of 0.1"]
     words = rule.support[0].replace("_", " ")
-    assert speaks_against(found) == [f"{words}: no; reward is 0.5, 1.25 times its baseline of 0.4"]
-    assert speaks_for(replace(found, evidence=())) == speaks_against(replace(found, evidence=())) == []
+    assert speaks_against(finding) == [f"{words}: no; reward is 0.5, 1.25 times its baseline of 0.4"]
+    assert speaks_for(replace(finding, evidence=())) == speaks_against(replace(finding, evidence=())) == []
 
 
 def test_damage_is_told_as_it_stands_now_and_no_outcome_twice():

@@ -83,9 +83,9 @@ def test_the_decision_is_above_the_hero_and_both_slices_have_their_colours():
     assert hero.get_xlim() == (0, 100)
 
 
-@pytest.mark.parametrize("found", [(), (finding("NUM009", 3, 4),)], ids=["nothing", "info alone"])
-def test_where_nothing_is_to_be_pointed_at_there_is_no_picture(found):
-    assert picture(summary(*found)) is None
+@pytest.mark.parametrize("findings", [(), (finding("NUM009", 3, 4),)], ids=["nothing", "info alone"])
+def test_where_nothing_is_to_be_pointed_at_there_is_no_picture(findings):
+    assert picture(summary(*findings)) is None
 
 
 @pytest.mark.nightly

@@ -45,8 +45,8 @@ def test_everything_is_escaped_and_nothing_is_loaded(summary):
 
 def test_of_two_hundred_incidents_ten_are_listed_and_the_rest_is_folded(summary):
     (rule,) = (rule for rule in catalog() if rule.id == "POL001")
-    found = [Finding(rule, "policy", f"tool:{n}", "firing", 9 * n, 9 * n, None, "x", ()) for n in range(200)]
-    page = render_html(replace(summary, findings=tuple(found), together=None))
+    many = [Finding(rule, "policy", f"tool:{n}", "firing", 9 * n, 9 * n, None, "x", ()) for n in range(200)]
+    page = render_html(replace(summary, findings=tuple(many), together=None))
     assert "<h2>190 more</h2>" in page
     assert page.count("<details") == page.count("</details>")
 

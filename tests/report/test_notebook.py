@@ -11,20 +11,20 @@ ROWS = {step: {"reward": min(step, 60) / 60 if step < 70 else 0.1, "<kl>": 0.1} 
 
 
 @pytest.fixture
-def found(tmp_path):
+def diagnosis(tmp_path):
     lines = (f'{{"step": {step}, "reward": {row["reward"]}}}' for step, row in ROWS.items())
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     return td.diagnose(str(tmp_path / "metrics.jsonl"))
 
 
 @pytest.mark.slow
-def test_a_summary_is_its_page_in_a_frame(found):
-    shown = found._repr_html_()
+def test_a_summary_is_its_page_in_a_frame(diagnosis):
+    shown = diagnosis._repr_html_()
     assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
     page = html.unescape(shown)
     assert "Reward has lost what it had gained" in page
     assert shown.count("<") == 2  # the frame's own, and its end
-    assert found.summary._repr_html_() == shown
+    assert diagnosis.summary._repr_html_() == shown
 
 
 @pytest.mark.slow
@@ -39,8 +39,8 @@ def test_a_finding_says_what_it_is_and_what_to_do_and_is_escaped():
     assert "&lt;script&gt;loss" in shown
 
 
-def test_series_are_a_data_frame(found):
-    frame = found.to_pandas()
+def test_series_are_a_data_frame(diagnosis):
+    frame = diagnosis.to_pandas()
     assert frame.index.name == "step"
     assert frame["reward"].tolist() == [row["reward"] for row in ROWS.values()]
 
@@ -53,8 +53,10 @@ def test_without_jinja2_a_notebook_shows_the_text():
 
 
 @pytest.mark.slow
-def test_the_frame_is_as_tall_as_the_page_and_follows_the_theme_of_the_notebook(found, page, tmp_path):
-    (tmp_path / "notebook.html").write_text(f"<body style='background: #111'>{found._repr_html_()}", encoding="utf-8")
+def test_the_frame_is_as_tall_as_the_page_and_follows_the_theme_of_the_notebook(diagnosis, page, tmp_path):
+    (tmp_path / "notebook.html").write_text(
+        f"<body style='background: #111'>{diagnosis._repr_html_()}", encoding="utf-8"
+    )
     page.goto((tmp_path / "notebook.html").as_uri())
     inner = page.frames[1]
     inner.wait_for_function("frameElement.clientHeight >= document.documentElement.scrollHeight")

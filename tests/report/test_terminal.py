@@ -29,9 +29,9 @@ def shown(thing):
 
 
 def engine():
-    found = Engine(catalog())
-    found.evaluate(Observed(7, {}, ("loss",)))
-    return found
+    made = Engine(catalog())
+    made.evaluate(Observed(7, {}, ("loss",)))
+    return made
 
 
 @pytest.fixture
@@ -62,18 +62,18 @@ def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do(broken):
 @pytest.mark.slow
 def test_a_cause_that_is_dated_after_its_damage_is_dated_by_that():
     """The value of a mean over the last episodes is exactly 0 long after the first that was scored so."""
-    found = Engine(catalog())
+    made = Engine(catalog())
     for step in range(90):
         reward = 0.7 if step < 50 else max(0.0, 0.7 - 0.1 * (step - 49)) if step < 60 else 0.0
         zeros = float(step >= 50)
-        found.evaluate(Observed(step, {k: Scalar(k, v) for k, v in (("reward", reward), ("reward_zero_share", zeros))}))
-    summary = Summary.of_engine(found, "x", 90, 0, 89)
+        made.evaluate(Observed(step, {k: Scalar(k, v) for k, v in (("reward", reward), ("reward_zero_share", zeros))}))
+    summary = Summary.of_engine(made, "x", 90, 0, 89)
     assert (summary.first_break.rule.id, summary.first_break.onset) == ("REW021", 56)
     assert "since step 50 by the damage, detected" in shown(verdict(summary))
 
 
 @pytest.mark.parametrize(
-    ("steps", "first", "last", "said"),
+    ("steps", "first", "last", "text"),
     [
         (0, None, None, "0 steps"),
         (1, 7, 7, "1 step"),
@@ -81,9 +81,9 @@ def test_a_cause_that_is_dated_after_its_damage_is_dated_by_that():
         (120, 512, 61440, "120 rows, up to step 61440"),
     ],
 )
-def test_rows_that_are_no_steps_are_called_rows(steps, first, last, said):
+def test_rows_that_are_no_steps_are_called_rows(steps, first, last, text):
     summary = Summary.of_engine(Engine(catalog()), "x", steps, first, last)
-    assert f"verdict after {said} found" in shown(verdict(summary))
+    assert f"verdict after {text} found" in shown(verdict(summary))
 
 
 def test_a_quiet_run(quiet):
@@ -111,10 +111,10 @@ def test_the_verdict_in_one_line(broken):
 def test_at_its_longest_the_verdict_has_25_lines(broken):
     """All that one run may say at once; each line of it as long as it may be."""
     long = "word " * 90
-    (one,) = broken.findings
+    (finding,) = broken.findings
     best = tuple(Reading("", name, True, 123456.0, 654321.0, at=7) for name in ("reward", "eval_score"))
     curves = {name: {step: float(step) for step in range(8)} for name in ("a" * 90, "b" * 90, "c" * 90, "d")}
-    summary = replace(broken, findings=(replace(one, summary=long),), best=best, curves=curves)
+    summary = replace(broken, findings=(replace(finding, summary=long),), best=best, curves=curves)
     drawn = lines(verdict(summary, cost="1,000,000 steps, 123.4 h", live=[LiveFinding(long, 3)] * 9))
     assert len(drawn) <= 25
     assert all(len(line) <= 80 for line in drawn)

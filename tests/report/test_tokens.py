@@ -28,10 +28,10 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def sequence(n=100, at=70, said=range(20, 30), ratios=None, **given):
+def sequence(n=100, at=70, output=range(20, 30), ratios=None, **given):
     """A sequence of `n` tokens, five of a prompt, with a tool result; the largest log-ratio is −2 at `at`."""
     kinds = np.arange(n)
-    tool_output = np.isin(kinds, list(said))
+    tool_output = np.isin(kinds, list(output))
     sampled = (kinds >= 5) & ~tool_output
     r = np.where(sampled, 0.05, 0.0) if ratios is None else ratios.copy()
     r[at] = -2.0 if ratios is None else r[at]
@@ -43,8 +43,8 @@ def sequence(n=100, at=70, said=range(20, 30), ratios=None, **given):
     return WorstSequence(**about | given)
 
 
-def spelled(one, word="w{}"):
-    return tuple(word.format(i) for i in range(one.in_slice.size))
+def spelled(item, word="w{}"):
+    return tuple(word.format(i) for i in range(item.in_slice.size))
 
 
 def page(*sequences):

@@ -10,7 +10,7 @@ from tests.rules.texts import write_own
 from tracker_diag import Monitor, Rule, wrap
 from tracker_diag.errors import RuleError
 from tracker_diag.report.html import render_html
-from tracker_diag.report.note import note_on
+from tracker_diag.report.markdown import note_on
 from tracker_diag.report.tables import findings_table
 from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.loader import catalog

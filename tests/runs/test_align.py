@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tracker_diag.runs.align import aligned
+from tracker_diag.runs.arms import aligned
 from tracker_diag.trackers.finished import FinishedRun
 
 

@@ -46,8 +46,8 @@ def crowded():
     return compare(calm, wide)
 
 
-def lines(found):
-    return [line for line in plain(on_screen(found)).splitlines() if line.strip()]
+def lines(comparison):
+    return [line for line in plain(on_screen(comparison)).splitlines() if line.strip()]
 
 
 def test_a_calm_comparison_is_short_and_says_that_seeds_are_needed(rng):

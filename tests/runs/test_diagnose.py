@@ -15,10 +15,9 @@ from tracker_diag.report.console import plain
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.runs import diagnose as diagnosing
 from tracker_diag.runs.diagnose import Cost, SoFar, diagnose
-from tracker_diag.runs.page import about_keys, on_screen, run_page
+from tracker_diag.runs.page import on_screen, run_page
 from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.finished import FinishedRun
-from tracker_diag.trackers.open import read_run
 
 
 def run(*arguments):
@@ -53,7 +52,7 @@ def test_looks_at_a_run_that_grows_say_what_one_look_at_all_of_it_says(rng):
         row["reward"], row["entropy"] = 0.1 + 0.01 * rng.normal(), row["entropy"] / 4
     rows[130]["kl"] = math.nan
 
-    def look(n):
+    def read_so_far(n):
         again, anew = (
             diagnose(finished(rows[:n]), underway=True, so_far=kept) for kept in (so_far, None)
         )  # fmt: skip
@@ -63,13 +62,13 @@ def test_looks_at_a_run_that_grows_say_what_one_look_at_all_of_it_says(rng):
         judges.append(so_far.judge)
 
     for n in (90, 91, 120, 160):
-        look(n)
+        read_so_far(n)
     assert judges == judges[:1] * 4
     assert len(so_far.notices) > 0
     rows[3]["reward"] = 0.4  # rows that were judged have changed, and then a key has come
-    look(161)
+    read_so_far(161)
     rows[165]["eval_reward"] = 0.4
-    look(170)
+    read_so_far(170)
     assert len({*map(id, judges)}) == 3
 
 
@@ -121,28 +120,6 @@ def test_a_long_finished_run_is_judged_in_fewer_rows_and_says_so(rng, monkeypatc
     assert first.onset == 123
     underway = diagnose(finished(rows), underway=True).summary
     assert [finding.onset for finding in underway.findings if finding.rule.id == "NUM004"] == [121]
-
-
-@pytest.mark.slow
-def test_rows_of_another_cadence_are_padding_and_no_nan(rng, tmp_path):
-    rows = healthy(rng)
-    for step, row in enumerate(rows):
-        row["eval_reward"] = 0.6 if step % 20 == 0 else math.nan
-    file = tmp_path / "metrics.jsonl"
-    file.write_text("".join(json.dumps({"step": step} | row) + "\n" for step, row in enumerate(rows)))
-    results = diagnose(read_run(str(file)))
-    assert not [f for f in results.summary.findings if f.rule.id == "NUM004"]
-    assert "eval_reward is NaN but for every 20th row: taken for padding" in about_keys(results)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("steps", [range(80, 140), range(150, 200)], ids=["for a while", "for good"])
-def test_a_metric_that_breaks_is_no_padding(rng, steps):
-    rows = healthy(rng)
-    for step in steps:
-        rows[step]["grad_norm"] = math.nan
-    first = diagnose(finished(rows)).summary.first_break
-    assert (first.rule.id, first.onset) == ("NUM004", steps[0])
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tracker_diag import diagnose
 from tracker_diag.cli.app import app
 from tracker_diag.report.console import plain
-from tracker_diag.report.note import note_on
+from tracker_diag.report.markdown import note_on
 from tracker_diag.report.terminal import headline
 from tracker_diag.runs.page import on_screen, run_page
 

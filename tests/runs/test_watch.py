@@ -366,13 +366,13 @@ def test_a_run_that_cannot_be_judged_is_named_and_stops_no_other(runs, watch, mo
     fleet, receiver = watch(runs.folder)
     real = watched_run.read_run
 
-    def read(source):
+    def read_or_fail(source):
         if source.endswith("a.jsonl"):
             raise ZeroDivisionError("no good")
         return real(source)
 
     with monkeypatch.context() as patch:
-        patch.setattr(watched_run, "read_run", read)
+        patch.setattr(watched_run, "read_run", read_or_fail)
         rows = rows_of(fleet.check())
     assert rows["a.jsonl"].note == "could not be judged: ZeroDivisionError: no good"
     assert (rows["b.jsonl"].level, len(receiver.got)) == ("error", 1)

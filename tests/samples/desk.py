@@ -61,7 +61,7 @@ class World:
 
 @dataclass
 class Episode:
-    """One conversation: `take` a word that the policy sampled; `forced` is what the tool says next."""
+    """One conversation: `follow` a word that the policy sampled; `forced` is what the tool says next."""
 
     kind: int
     key: int
@@ -80,7 +80,7 @@ class Episode:
     def __post_init__(self) -> None:
         self.known = self.rng.random() < self.world.solvable
 
-    def take(self, word: int) -> None:
+    def follow(self, word: int) -> None:
         self.words.append(word)
         self._turn.append(word)
         first, *rest = self._turn
@@ -179,26 +179,26 @@ def lesson(rng: random.Random) -> tuple[list[int], list[bool]]:
     kind, key, value = task(rng)
     words, own = [KIND + kind, key], [False, False]
 
-    def say(*some: int, policy: bool = True) -> None:
+    def append_tokens(*some: int, policy: bool = True) -> None:
         words.extend(some)
         own.extend([policy] * len(some))
 
     result = NOTHING
     if rng.random() < 0.03:
-        say(SORRY, END)
+        append_tokens(SORRY, END)
         return words, own
     for _ in range(0 if rng.random() < 0.08 else 1 if rng.random() < 0.75 else 2):
         right = rng.random() < 0.9
-        say(TOOL + (kind if right else rng.randrange(3)), key, CLOSE)
+        append_tokens(TOOL + (kind if right else rng.randrange(3)), key, CLOSE)
         result = value if right and rng.random() < 0.6 else rng.choice((NOTHING, ERROR))
-        say(result, policy=False)
+        append_tokens(result, policy=False)
         if result == value:
             break
-    say(ANSWER, value if result == value else rng.randrange(10))
+    append_tokens(ANSWER, value if result == value else rng.randrange(10))
     for extra in (PRAISE, CLAIM):
         if rng.random() < 0.2:
-            say(extra)
-    say(END)
+            append_tokens(extra)
+    append_tokens(END)
     return words, own
 
 
@@ -242,7 +242,7 @@ def play(
             else:
                 word_of[row, at] = draw[row]
                 is_sampled[row, at] = True
-                episode.take(draw[row])
+                episode.follow(draw[row])
         logits, hidden = policy(words[:, at : at + 1], hidden)
     for episode in episodes:
         episode.cut |= not episode.done

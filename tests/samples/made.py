@@ -10,7 +10,7 @@ N, GROUP = 64, 8
 TOOLS = ("search", "read", "python")
 SYLLABLES = ("ta", "ri", "mo", "len", "ka", "su", "pe", "dor", "vi", "nash", "o", "ge", "lu", "xi", "bra", "cho")
 DRAWN = np.random.default_rng(0).choice(SYLLABLES, (64, 60, 3))
-SAID = [" ".join("".join(word) for word in one) for one in DRAWN]
+SAID = [" ".join("".join(word) for word in text) for text in DRAWN]
 
 
 def text(rng: np.random.Generator, ending: str = "So the value is 4.") -> str:
@@ -73,13 +73,13 @@ def flat_groups(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
 
 
 def failing(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    for one in (one for row in c["calls"] for one in row if one["name"] == "search"):
-        one["status"] = "error" if rng.random() < 0.6 * at else one["status"]
+    for call in (call for row in c["calls"] for call in row if call["name"] == "search"):
+        call["status"] = "error" if rng.random() < 0.6 * at else call["status"]
 
 
 def neglected(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    for one in (one for row in c["calls"] for one in row if one["name"] == "search"):
-        one["name"] = "read" if rng.random() < at else "search"
+    for call in (call for row in c["calls"] for call in row if call["name"] == "search"):
+        call["name"] = "read" if rng.random() < at else "search"
 
 
 def malformed(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
@@ -92,7 +92,7 @@ def given_up(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
 
 
 def repeating(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    c["text"] = ["go on " * 300 if rng.random() < 0.5 * at else one for one in c["text"]]
+    c["text"] = ["go on " * 300 if rng.random() < 0.5 * at else text for text in c["text"]]
 
 
 def dead_part(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:

@@ -31,21 +31,21 @@ def play(fault, *, ill):
         fault.plant(columns, at, rng)
         run.diag.samples(**columns)
         run({"loss": 0.1}, step)
-        if (fault.rule, fault.slice) in found(finding for _, finding in seen.findings):
+        if (fault.rule, fault.slice) in names_of(finding for _, finding in seen.findings):
             break
     summary = run.diag.close()
     assert not run.diag.failures
     return summary
 
 
-def found(findings):
+def names_of(findings):
     return {(item.rule.id, item.slice) for item in findings if item.fired is not None}
 
 
 @pytest.mark.by_day("REW001 all", "ENV001 tool:search", "FRE003 all")
 @pytest.mark.parametrize("fault", made.FAULTS, ids=lambda fault: f"{fault.rule} {fault.slice}")
 def test_a_planted_fault_is_found_and_its_healthy_twin_is_not(fault):
-    assert (fault.rule, fault.slice) in found(play(fault, ill=True).findings)
+    assert (fault.rule, fault.slice) in names_of(play(fault, ill=True).findings)
     twin = play(fault, ill=False)
     assert fault.rule not in {item.rule.id for item in twin.findings}
     assert fault.rule not in twin.blind

@@ -13,11 +13,11 @@ from tracker_diag.testing import CapturingTracker
 
 
 def scalars(seen, step):
-    return {one.name: one.value for one in seen.records[step] if isinstance(one, Scalar)}
+    return {item.name: item.value for item in seen.records[step] if isinstance(item, Scalar)}
 
 
 def of_kind(seen, step, kind):
-    return [one for one in seen.records[step] if isinstance(one, kind)]
+    return [item for item in seen.records[step] if isinstance(item, kind)]
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def test_nan_in_a_reward_is_told_and_a_reward_that_is_not_known_is_not(seen):
     monitor = Monitor([seen])
     monitor.samples(reward=[None, 1.0], components={"a": [float("nan"), 1.0]})
     monitor.log({"loss": 0.1}, 0)
-    assert "NUM004" not in {one.rule.id for one in monitor.summary().findings}
+    assert "NUM004" not in {item.rule.id for item in monitor.summary().findings}
     monitor.samples(reward=[float("inf"), 1.0])
     monitor.log({"loss": 0.1}, 1)
-    assert "NUM004" in {one.rule.id for one in monitor.summary().findings}
+    assert "NUM004" in {item.rule.id for item in monitor.summary().findings}
     assert scalars(seen, 1)["diag/samples/reward"] == 1.0
     assert monitor.health["nonfinite_samples"] == 1
 
@@ -122,9 +122,9 @@ def test_the_first_sixteen_environments_have_a_reward_and_one_that_goes_wrong_is
     names = {name.partition(":")[2] for name in scalars(seen, 0) if name.startswith("diag/samples/env_reward:")}
     assert len(names) == 16
     assert {"web", "code"} <= names
-    (found,) = [one for one in monitor.summary().findings if one.rule.id == "ENV013"]
-    assert str(found.slice) == "env:web"
-    assert 100 <= found.onset <= 105
+    (named,) = [item for item in monitor.summary().findings if item.rule.id == "ENV013"]
+    assert str(named.slice) == "env:web"
+    assert 100 <= named.onset <= 105
 
 
 def test_hostile_names_of_tools_and_components_become_keys_of_their_own(seen):
@@ -173,10 +173,12 @@ def test_the_table_comes_every_fifty_steps_with_an_incident_and_at_the_end(seen)
         monitor.samples(reward=np.arange(8) / 8, calls=[[{"name": "a", "status": step < 20}]] * 8)
         monitor.log({"loss": 0.1}, step)
     monitor.close()
-    fired = next(one.fired for one in monitor.summary().findings if one.rule.id == "ENV001" and one.fired is not None)
+    fired = next(
+        item.fired for item in monitor.summary().findings if item.rule.id == "ENV001" and item.fired is not None
+    )
     at = [step for step in range(70) if of_kind(seen, step, Table)]
     assert at == [0, fired, fired + 50] if fired + 50 < 70 else at == [0, fired]
-    (last,) = (one for one in seen.tables if one.name == "diag/samples")
+    (last,) = (item for item in seen.tables if item.name == "diag/samples")
     assert last.rows[0][0] == 69
 
 
@@ -196,7 +198,7 @@ def test_a_resumed_run_says_the_same_as_an_unbroken_one():
         if step == 30:  # between the samples and their log
             resumed.load_state_dict(json.loads(json.dumps(begun.state_dict())))
         (begun if step < 30 else resumed).log({"loss": 0.1}, step)
-    assert [str(one) for one in resumed.summary().findings] == [str(one) for one in unbroken.summary().findings]
+    assert [str(item) for item in resumed.summary().findings] == [str(item) for item in unbroken.summary().findings]
     assert scalars(second, 30) == scalars(whole, 30)
     assert scalars(second, 59) == scalars(whole, 59)
 
@@ -225,7 +227,7 @@ def test_mlflow_shows_all_of_it(tmp_path, monkeypatch):
     assert data.metrics["diag/samples/tool_failure_rate:read"] == 0
     assert len(client.get_metric_history(run_id, "diag/samples/reward")) == 30
     assert "ENV001" in data.tags["diag.alert.rules"]
-    files = {one.path for one in client.list_artifacts(run_id, "diag")}
+    files = {item.path for item in client.list_artifacts(run_id, "diag")}
     assert {"diag/samples.json", "diag/report.html"} <= files
     table = json.loads((tmp_path / "artifacts" / run_id / "artifacts/diag/samples.json").read_text())
     kept = [tuple(row[:3]) for row in table["data"]]

@@ -19,7 +19,7 @@ from tracker_diag.samples.aggregates import aggregates
 from tracker_diag.samples.samples import Samples
 
 
-def told(**columns):
+def aggregated(**columns):
     return aggregates(Samples.from_columns(columns))
 
 
@@ -30,7 +30,7 @@ REWARDS = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 1.0]), min_size=1, max_size
 @given(REWARDS, st.data())
 def test_rewards_and_groups_are_what_a_person_counts(rewards, data):
     groups = data.draw(st.lists(st.integers(0, 5), min_size=len(rewards), max_size=len(rewards)))
-    result = told(reward=rewards, group=groups)
+    result = aggregated(reward=rewards, group=groups)
     n = len(rewards)
     assert result["reward"] == pytest.approx(sum(rewards) / n)
     assert result["reward_zero_share"] == rewards.count(0.0) / n
@@ -52,7 +52,7 @@ def test_rewards_and_groups_are_what_a_person_counts(rewards, data):
 @pytest.mark.slow
 @given(st.lists(st.floats(-5, 5).filter(lambda item: item == 0 or abs(item) > 1e-6), min_size=1, max_size=60))
 def test_the_concentration_of_advantages_is_kishs(advantages):
-    result, size = told(advantage=advantages), sorted(map(abs, advantages), reverse=True)
+    result, size = aggregated(advantage=advantages), sorted(map(abs, advantages), reverse=True)
     if sum(size):
         expected = sum(size) ** 2 / sum(item * item for item in size) / len(size)
         assert result["advantage_ess"] == pytest.approx(expected)
@@ -71,7 +71,7 @@ CALL = st.fixed_dictionaries(
 @pytest.mark.slow
 @given(st.lists(st.lists(CALL, max_size=5), min_size=1, max_size=12))
 def test_calls_are_what_a_person_counts(episodes):
-    result, calls = told(calls=episodes), [call for episode in episodes for call in episode]
+    result, calls = aggregated(calls=episodes), [call for episode in episodes for call in episode]
     assert result["tool_calls"] == pytest.approx(len(calls) / len(episodes))
     bad = {"error", "timeout", False}
     repeats = sum(n - 1 for episode in episodes for n in Counter(map(str_of, episode)).values())
@@ -119,7 +119,9 @@ def test_micro_batches_add_up_to_the_batch(first, second, random):
 
 def test_a_part_of_the_reward_that_was_not_asked_is_no_error():
     nan = math.nan
-    result = told(reward=[1.0, 2.0], components={"format": [nan, 0.5], "asked of nobody": [nan, nan], "solved": [1, 1]})
+    result = aggregated(
+        reward=[1.0, 2.0], components={"format": [nan, 0.5], "asked of nobody": [nan, nan], "solved": [1, 1]}
+    )
     assert result["reward_component:format"] == 0.5
     assert "reward_component_std:format" not in result  # of one value
     assert "reward_component:asked of nobody" not in result
@@ -128,14 +130,14 @@ def test_a_part_of_the_reward_that_was_not_asked_is_no_error():
 
 
 def test_the_highest_reward_that_there_is_is_not_known_of_zeros_alone():
-    assert "reward_max_share" not in told(reward=[0.0, 0.0])
-    assert "reward_max_share" not in told(reward=[-1.0, -1.0])
-    assert told(reward=[1.0, 1.0])["reward_max_share"] == 1.0
+    assert "reward_max_share" not in aggregated(reward=[0.0, 0.0])
+    assert "reward_max_share" not in aggregated(reward=[-1.0, -1.0])
+    assert aggregated(reward=[1.0, 1.0])["reward_max_share"] == 1.0
     assert aggregates(Samples.from_columns({"reward": [0.0, 0.0]}), lowest=0.0, highest=1.0)["reward_max_share"] == 0.0
 
 
 def test_right_and_wrong_answers_have_lengths_of_their_own():
-    result = told(length=[10, 20, 90, 100], correct=[True, True, False, None])
+    result = aggregated(length=[10, 20, 90, 100], correct=[True, True, False, None])
     assert (result["response_length_right"], result["response_length_wrong"]) == (15, 90)
     assert result["response_length"] == 55
     assert result["success_rate"] == pytest.approx(2 / 3)
@@ -143,24 +145,24 @@ def test_right_and_wrong_answers_have_lengths_of_their_own():
 
 def test_the_reward_after_a_failed_call_is_that_of_episodes_whose_last_call_failed():
     bad, good = {"name": "a", "status": "error"}, {"name": "a"}
-    result = told(reward=[1.0, 0.0, 0.4, 0.6, 9.0], calls=[[good, bad], [bad], [bad, good], [good], []])
+    result = aggregated(reward=[1.0, 0.0, 0.4, 0.6, 9.0], calls=[[good, bad], [bad], [bad, good], [good], []])
     assert result["reward_after_tool_failure"] == 0.5
     assert result["reward_after_tool_success"] == 0.5
 
 
 def test_versions_that_are_not_known_and_those_that_a_sequence_spans():
-    result = told(policy_version=[3, None, (2, 5), 4])
+    result = aggregated(policy_version=[3, None, (2, 5), 4])
     assert result["unversioned_share"] == 0.25
     assert result["version_span"] == 1.0
-    assert "version_span" not in told(policy_version=[3, 4])
+    assert "version_span" not in aggregated(policy_version=[3, 4])
 
 
 def test_a_judge_that_likes_length_is_told():
     rng = np.random.default_rng(0)
     length = rng.integers(10, 500, 64)
-    assert told(judge=length / 500, length=length)["judge_style_correlation"] == pytest.approx(1)
-    assert told(judge=rng.random(64), length=length)["judge_style_correlation"] < 0.4
-    assert "judge_style_correlation" not in told(judge=length[:15] / 500, length=length[:15])
+    assert aggregated(judge=length / 500, length=length)["judge_style_correlation"] == pytest.approx(1)
+    assert aggregated(judge=rng.random(64), length=length)["judge_style_correlation"] < 0.4
+    assert "judge_style_correlation" not in aggregated(judge=length[:15] / 500, length=length[:15])
 
 
 @dataclass(frozen=True)
@@ -169,10 +171,12 @@ class Id:
 
 
 def test_each_environment_has_a_reward_and_ids_that_differ_are_counted():
-    result = told(reward=[1, 0, None, 0.5], env=["web", "code", "web", None], retokenised=[True, False, False, None])
+    result = aggregated(
+        reward=[1, 0, None, 0.5], env=["web", "code", "web", None], retokenised=[True, False, False, None]
+    )
     assert (result["env_reward:web"], result["env_reward:code"]) == (1, 0)
     assert result["env_reward_best"] == 1
-    assert "env_reward_best" not in told(reward=[1, 0], env=["web", "web"])
+    assert "env_reward_best" not in aggregated(reward=[1, 0], env=["web", "web"])
     assert result["retokenised_share"] == pytest.approx(1 / 3)
 
 
@@ -193,7 +197,7 @@ def test_groups_go_by_any_hashable_id_across_calls():
 
 
 def test_arguments_and_names_as_frameworks_have_them():
-    result = told(
+    result = aggregated(
         calls=[
             [{"function": {"name": "search", "arguments": '{"q": 1}'}}, {"function": "read", "arguments": "{q: 1"}],
             [{"name": "agent"}, {"name": "search", "status": "timeout", "seconds": 3, "truncated": True}],
@@ -210,7 +214,7 @@ def test_arguments_and_names_as_frameworks_have_them():
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         ({}, "samples: no column given"),
         ({"rewards": [1.0]}, "rewards: it is given, expected one of reward, components"),
@@ -231,8 +235,8 @@ def test_arguments_and_names_as_frameworks_have_them():
         ({"policy_version": ["new"]}, "policy_version: .* given"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_the_name_of_its_column(columns, said):
-    with pytest.raises(BatchError, match=said):
+def test_what_does_not_fit_is_refused_by_the_name_of_its_column(columns, message):
+    with pytest.raises(BatchError, match=message):
         Samples.from_columns(columns)
 
 
@@ -240,7 +244,7 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_column(columns, said):
 def test_no_sequence_and_one_alone_are_counted(n):
     columns = {"reward": [1.0], "group": ["a"], "advantage": [0.0], "calls": [[]], "text": ["yes"], "length": [3],
                "success": [True], "judge": [0.5], "policy_version": [1], "scorer_error": [""]}  # fmt: skip
-    result = told(**{name: part[:n] for name, part in columns.items()})
+    result = aggregated(**{name: part[:n] for name, part in columns.items()})
     assert all(math.isfinite(value) for value in result.values())
     assert ("reward" in result) == (n == 1)
 
@@ -248,7 +252,7 @@ def test_no_sequence_and_one_alone_are_counted(n):
 def test_every_aggregate_is_in_the_registry_and_says_what_it_is_taken_of():
     rng = np.random.default_rng(0)
     n = 128
-    result = told(
+    result = aggregated(
         reward=rng.random(n), components={"format": rng.random(n), "solved": rng.random(n)}, group=np.arange(n) // 8,
         advantage=rng.normal(size=n), success=rng.integers(0, 2, n), verifier=rng.random(n), judge=rng.random(n),
         human=rng.random(n), length=rng.integers(1, 99, n), truncated=[False] * n, turns=[1] * n, void_turns=[0] * n,
@@ -266,13 +270,13 @@ def test_recovery_after_a_failed_call_and_the_cost_of_a_success():
     def calls(*worked):
         return [{"name": "search", "status": item} for item in worked]
 
-    result = told(
+    result = aggregated(
         calls=[calls(False, True), calls(True, False), calls(False, False, True), calls(True), []],
         success=[1, 0, 1, 0, None],
         length=[100, 50, 200, 50, 999],
     )
     assert result["recovery_rate"] == 3 / 4
     assert result["tokens_per_success"] == 200
-    never = told(calls=[calls(False), calls(True)], success=[0, 0], length=[1, 1])
+    never = aggregated(calls=[calls(False), calls(True)], success=[0, 0], length=[1, 1])
     assert never["recovery_rate"] == 0
     assert "tokens_per_success" not in never

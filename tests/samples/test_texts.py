@@ -9,7 +9,7 @@ from tracker_diag.samples.patterns import CLAIMS, REFUSALS, TAKEN_BACK
 from tracker_diag.samples.texts import text_features, token_features
 
 
-def of(text):
+def features_of(text):
     return {name: values[0] for name, values in text_features([text]).items()}
 
 
@@ -31,7 +31,7 @@ def of(text):
     ],
 )
 def test_refusals_are_told_in_nine_languages(text):
-    assert of(text)["refuses"] == 1
+    assert features_of(text)["refuses"] == 1
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_refusals_are_told_in_nine_languages(text):
     ],
 )
 def test_answers_that_speak_of_refusals_are_none(text):
-    assert of(text)["refuses"] == 0
+    assert features_of(text)["refuses"] == 0
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_answers_that_speak_of_refusals_are_none(text):
     ],
 )
 def test_a_claim_of_success_is_told_where_it_is_not_taken_back(text, claims):
-    assert of(text)["claims"] == claims
+    assert features_of(text)["claims"] == claims
 
 
 def test_phrases_are_in_the_form_in_which_texts_are_searched():
@@ -83,13 +83,13 @@ def test_phrases_are_in_the_form_in_which_texts_are_searched():
 
 @pytest.mark.parametrize("period", [1, 10, 60, 120])
 def test_a_text_that_goes_round_at_its_end_repeats_itself(period, prose):
-    assert of(prose(900) + prose(period) * (1200 // period))["repeats"] == 1
+    assert features_of(prose(900) + prose(period) * (1200 // period))["repeats"] == 1
 
 
 def test_prose_tables_and_short_texts_do_not(prose):
     table = "\n".join(f"| {i} | {i * 7919 % 100} | ok |" for i in range(80))
     for text in (prose(3000), table, "yes " * 20, " ".join(map(str, range(600)))):
-        assert of(text)["repeats"] == 0
+        assert features_of(text)["repeats"] == 0
 
 
 @pytest.fixture
@@ -126,4 +126,4 @@ def test_any_text_is_taken_as_it_comes(texts):
 
 def test_a_megabyte_lone_surrogates_and_binary_are_read():
     for text in ("x y " * 300_000, "\ud800 hello " * 50, bytes(range(256)) * 4000, "\0" * 2000):
-        assert all(np.isfinite(value) for value in of(text).values())
+        assert all(np.isfinite(value) for value in features_of(text).values())

@@ -55,7 +55,7 @@ FAULTS = {
 CONCERNED = sorted({rule for _, rules in FAULTS.values() for rule in rules})
 
 
-def found(monitor_gave):
+def names_of(monitor_gave):
     return {(item.rule.id, item.slice) for _, item in monitor_gave.findings if item.fired is not None}
 
 
@@ -92,11 +92,11 @@ def watch(steps_of, world, rules):
         for tensors in step.tensors:
             monitor.observe(**tensors)
         monitor.log(step.metrics, step.step)
-        if rules.items() <= found(seen):
+        if rules.items() <= names_of(seen):
             break
     summary = monitor.close()
     assert not monitor.failures
-    return found(seen), summary
+    return names_of(seen), summary
 
 
 def test_nothing_is_found_in_a_sound_world_and_no_rule_is_blind(steps_of):
@@ -133,11 +133,11 @@ def test_a_rank_that_is_slow_or_dead_is_found(warm, ill, rules):
                             response_mask=rollout.response, model_mask=rollout.sampled,
                             seconds=time.thread_time() - began)  # fmt: skip
             monitor.log({"reward": 0.5}, step)
-        if {rule for rule, _ in found(seen)} == rules and step >= 40:
+        if {rule for rule, _ in names_of(seen)} == rules and step >= 40:
             break
     for monitor in ranks:
         monitor.close()
-    assert {rule for rule, _ in found(seen)} == rules
+    assert {rule for rule, _ in names_of(seen)} == rules
 
 
 def sampled(warm, seed):

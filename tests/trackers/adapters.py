@@ -171,8 +171,10 @@ class Trackio(Adapter):
         assert {row["slice"] for row in slices["_value"]} >= {"all", "text_only", "post_tool"}
         (listed,) = list_runs(f"trackio:{self.runs.project}/run", project=False)
         assert listed.over == "finished"
-        alerts = [found for found in trackio.Api().runs(self.runs.project)[0].alerts() if "(POL001" in found["title"]]
-        (alert,) = (found for found in alerts if found["title"].startswith("Watch"))
+        alerts = [
+            notice for notice in trackio.Api().runs(self.runs.project)[0].alerts() if "(POL001" in notice["title"]
+        ]
+        (alert,) = (notice for notice in alerts if notice["title"].startswith("Watch"))
         assert alert["level"] == "warn"
         assert "First: Read ten of the tool results" in alert["text"]
 

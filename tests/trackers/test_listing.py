@@ -15,7 +15,7 @@ from tracker_diag.trackers.open import read_run
 ROW = '{"step": 1, "reward": 0.5}\n'
 
 
-def one(source):
+def listed(source):
     (result,) = list_runs(str(source))
     return result
 
@@ -23,28 +23,28 @@ def one(source):
 def test_a_file_has_another_mark_as_soon_as_it_has_grown_or_was_replaced(tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.write_text(ROW)
-    first = one(file)
+    first = listed(file)
     assert (first.source, first.name, first.over, first.cut) == (str(file), "metrics.jsonl", None, False)
     assert first.updated == file.stat().st_mtime
-    assert one(file).mark == first.mark
+    assert listed(file).mark == first.mark
     with file.open("a") as out:
         out.write(ROW)
-    grown = one(file).mark
+    grown = listed(file).mark
     assert grown != first.mark
     other = tmp_path / "other"
     other.write_text(2 * ROW)
     os.utime(other, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
     other.replace(file)
-    assert one(file).mark != grown
+    assert listed(file).mark != grown
 
 
 def test_a_file_without_a_byte_has_no_mark_and_one_that_went_is_gone(tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.touch()
-    assert one(file).mark == ""
+    assert listed(file).mark == ""
     file.unlink()
     with pytest.raises(Gone, match=r"metrics.jsonl: no such file or folder$"):
-        one(file)
+        listed(file)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +59,16 @@ def test_a_file_without_a_byte_has_no_mark_and_one_that_went_is_gone(tmp_path):
 )
 def test_a_last_line_without_an_end_is_cut(name, text, cut, tmp_path):
     (tmp_path / name).write_text(text)
-    assert one(tmp_path / name).cut is cut
+    assert listed(tmp_path / name).cut is cut
 
 
 def test_a_folder_grows_with_any_file_in_it(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "events.out.tfevents.1").write_bytes(b"x")
-    before = one(tmp_path)
+    before = listed(tmp_path)
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "events.out.tfevents.1").write_bytes(b"x")
-    assert one(tmp_path).mark != before.mark
+    assert listed(tmp_path).mark != before.mark
 
 
 def test_of_a_folder_the_files_and_folders_that_are_runs(tmp_path):
@@ -116,8 +116,8 @@ def test_runs_of_trackio(tmp_path, monkeypatch):
     assert 0 < result[1].updated < result[2].updated
     for listed, rows in zip(result, (4, 1), strict=False):
         assert len(read_run(listed.source).rows) == rows
-    assert one("trackio:agents/run-a").mark == "5"
-    assert one(result[0].source).name == "run-a"
+    assert listed("trackio:agents/run-a").mark == "5"
+    assert listed(result[0].source).name == "run-a"
     with closing(sqlite3.connect(tmp_path / "agents.db")) as store:
         copy = "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) "
         copy += "SELECT run_id, timestamp, run_name, step, ? FROM metrics WHERE id = 1"
@@ -148,10 +148,10 @@ def test_runs_of_mlflow(mlflow_store):
     assert result["b"].updated == 1_700_000_005.0
     assert (result["a"].state, result["a"].first_break) == ("warn", "after tool calls @96 (POL001)")
     assert (result["c"].mark, result["c"].last, result["a"].last) == ("", None, 3)
-    mark = one(f"mlflow:{ids[0]}").mark
+    mark = listed(f"mlflow:{ids[0]}").mark
     assert mark == result["a"].mark
     client.log_metric(ids[0], "reward", 0.5, step=4, timestamp=1_700_000_000_000)
-    assert one(f"mlflow:{ids[0]}").mark != mark
+    assert listed(f"mlflow:{ids[0]}").mark != mark
     for source, project, error, message in (
         (f"mlflow:{ids[3]}", False, Gone, "the run was deleted"),
         ("mlflow:0000", False, Gone, "Run with id=0000 not found"),

@@ -135,7 +135,7 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
         monitor.close()
     run_id = active.info.run_id
     assert monitor.health["tracker_errors"] > 10
-    assert all("no answer" in told for told in monitor.failures)
+    assert all("no answer" in failure for failure in monitor.failures)
 
     for name in metric_names(client, run_id):
         steps = [point.step for point in client.get_metric_history(run_id, name)]

@@ -19,12 +19,12 @@ def store(tmp_path, monkeypatch):
     return tmp_path
 
 
-def read(name):
+def run_of(name):
     return read_trackio(name, f"trackio:{name}")
 
 
 def test_a_run_of_trackio(store):
-    run = read("agents/run-a")
+    run = run_of("agents/run-a")
     rows = {
         0: {"reward": 0.0, "kl": 0.1, "nested/a": 1.0},
         1: {"reward": 0.5, "kl": math.nan, "nested/a": 1.0},
@@ -35,19 +35,19 @@ def test_a_run_of_trackio(store):
     assert run.config == {"lr": 1e-4, "algo.name": "grpo"}
     assert run.seconds[0] == 0.0
     assert run.notes == ("values that are no numbers, left out: 4, first 'note' at step 0",)
-    assert read("a.gents/run-b").rows == {0: {"reward": 1.0}}, "the file's name has letters and digits only"
+    assert run_of("a.gents/run-b").rows == {0: {"reward": 1.0}}, "the file's name has letters and digits only"
 
 
 def test_of_runs_with_one_name_the_last_is_read(store):
     with closing(sqlite3.connect(store / "agents.db")) as connection:
         connection.execute("UPDATE metrics SET run_name = 'run-a'")
         connection.commit()
-    run = read("agents/run-a")
+    run = run_of("agents/run-a")
     assert run.rows == {0: {"reward": 1.0}}
     assert run.notes == ("2 runs have this name; the last was read, the others by their ids",)
     with closing(sqlite3.connect(store / "agents.db")) as connection:
         (first,) = connection.execute("SELECT run_id FROM metrics WHERE id = 1").fetchone()
-    assert len(read(f"agents/{first}").rows) == 4
+    assert len(run_of(f"agents/{first}").rows) == 4
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_what_cannot_be_read(store, name, message):
     (store / "broken.db").write_text("not a database, but a text of some length " * 20)
     (store / "empty.db").write_bytes(b"")
     with pytest.raises(SourceError, match=f"^trackio:{name}: {message}"):
-        read(name)
+        run_of(name)

@@ -17,7 +17,7 @@ from tracker_diag.trackers.tensorboard.write import TensorBoardTracker
 pytestmark = pytest.mark.slow
 
 
-def read(folder):
+def events_in(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     reader = EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0, "tensors": 0})
@@ -42,7 +42,7 @@ def test_a_tensorboard_without_its_data_server_goes_on_showing_your_curves(tmp_p
         writer.flush()
         tracker.write(step, [Scalar("diag/policy/all/p95", 1.0)], time.time())
         tracker.flush()
-        reader = reader.Reload() if reader else read(tmp_path)
+        reader = reader.Reload() if reader else events_in(tmp_path)
     assert [value.step for value in reader.Scalars("reward")] == list(range(6))
     writer.close()
 
@@ -53,7 +53,7 @@ def test_after_a_resume_what_was_written_of_later_steps_is_left_out(tmp_path):
         for step in steps:
             tracker.write(step, [Scalar("diag/policy/all/p95", value)], float(step))
         tracker.flush()
-    scalars = read(tmp_path / "diag").Scalars("diag/policy/all/p95")
+    scalars = events_in(tmp_path / "diag").Scalars("diag/policy/all/p95")
     assert [(item.step, item.value) for item in scalars] == [(i, 1.0 if i < 6 else 2.0) for i in range(12)]
 
 
@@ -69,7 +69,7 @@ def test_what_could_not_be_written_is_kept_and_comes_later(tmp_path):
             tracker.flush()
     (tmp_path / "diag").unlink()
     assert tracker.flush()
-    scalars = read(tmp_path / "diag").Scalars("diag/policy/all/p95")
+    scalars = events_in(tmp_path / "diag").Scalars("diag/policy/all/p95")
     assert [(item.wall_time, item.step, item.value) for item in scalars] == [(101.0, 1, 1.0), (102.0, 2, 2.0)]
 
 
@@ -87,7 +87,7 @@ def test_counts_go_over_as_they_are(tmp_path):
         tracker.write(step, [record], 0.0)
     tracker.flush()
     full, empty = (
-        histogram.histogram_value for histogram in read(tmp_path / "diag").Histograms("diag/policy/all/hist")
+        histogram.histogram_value for histogram in events_in(tmp_path / "diag").Histograms("diag/policy/all/hist")
     )
     assert (full.min, full.max, full.num, full.sum) == (0.5, 4.0, 4, 3 * 0.75 + 2.5)
     assert full.sum_squares == 3 * 0.75**2 + 2.5**2
@@ -146,4 +146,4 @@ def test_neither_torch_nor_tensorflow_is_imported(tmp_path):
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["set()"]
-    assert read(tmp_path / "diag").Scalars("diag/policy/text_only/p95")
+    assert events_in(tmp_path / "diag").Scalars("diag/policy/text_only/p95")

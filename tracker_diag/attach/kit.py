@@ -168,11 +168,7 @@ def one_of(monitor: Monitor | None, guards: Guarded) -> None:
 
 
 def watching(owner: object, monitor: Monitor | None) -> Monitor | None:
-    """The monitor that watches `owner`, such as a trainer, already; None if there is none.
-
-    Raises:
-        DiagError: `monitor`, which is given for it now, is another one.
-    """
+    """The monitor that watches `owner`, such as a trainer, already; None if there is none."""
     owner_of, there = _watched.get(id(owner), (None, None))
     if owner_of is None or owner_of() is not owner:
         return None

@@ -45,11 +45,7 @@ def opened() -> Any:
 
 
 def messages(mailbox: Any) -> Iterator[bytes]:
-    """What is put into `mailbox` from now on, until a later reader has come or Ray has been shut down.
-
-    Raises:
-        Exception: of Ray, where the mailbox has died.
-    """
+    """What is put into `mailbox` from now on, until a later reader has come or Ray has been shut down."""
     ray: Any = require("ray", "rllib")
     reader = uuid.uuid4().hex
     try:

@@ -11,6 +11,7 @@ again before it is used.
 """
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -44,8 +45,12 @@ def leave(decision: Decision) -> None:
         return
     folder = Path(checkpoint.path).parent
     why = next(order.why for order in decision.orders if order.do == "rollback" and not order.dry)
-    left = {"checkpoint": asdict(checkpoint), "why": why, "times": _times(folder) + 1}
-    private(folder / FILE, json.dumps(left, indent=1))
+    times = 0
+    if (taken := folder / TAKEN).exists():
+        times = 1  # at least, if the file that says it cannot be read
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            times = int(json.loads(taken.read_text())["times"])
+    private(folder / FILE, json.dumps({"checkpoint": asdict(checkpoint), "why": why, "times": times + 1}, indent=1))
 
 
 def resume_from(folder: str | Path, *, most: int = 2) -> Resume | None:
@@ -77,13 +82,3 @@ def resume_from(folder: str | Path, *, most: int = 2) -> Resume | None:
         )
     file.replace(file.with_name(TAKEN))
     return Resume(checkpoint.path, checkpoint.step, why, times)
-
-
-def _times(folder: Path) -> int:
-    """How often training in this folder was resumed; at least once, if the file that says it cannot be read."""
-    try:
-        return int(json.loads((folder / TAKEN).read_text())["times"])
-    except FileNotFoundError:
-        return 0
-    except (OSError, ValueError, LookupError, TypeError):
-        return 1

@@ -89,7 +89,12 @@ class Recorder(Unlocked):
         if not self._placed:
             self._placed = True
             for module, put in hooks.items():
-                when_imported(module, _unless_changed(name, tested, put))
+
+                def on_import(loaded: Any, put: Callable[[Any], object] = put) -> None:
+                    with unless_changed(name, tested, "the policy pair of this worker is not seen"):
+                        put(loaded)
+
+                when_imported(module, on_import)
 
     def observe(self, *, clip: tuple[float, float] = (0.2, 0.2), **tensors: Any) -> None:
         """Take in one loss, which clips the ratio at `clip`; log-probabilities in `Tensors` may have a gradient."""
@@ -185,14 +190,6 @@ class Recorder(Unlocked):
     def _count(self, kind: str, error: Exception) -> None:
         self._failures[f"{type(error).__name__}: {error}"[:200]] += 1
         self._health.record(kind, error)
-
-
-def _unless_changed(name: str, tested: str, put: Callable[[Any], object]) -> Callable[[Any], None]:
-    def on_import(module: Any) -> None:
-        with unless_changed(name, tested, "the policy pair of this worker is not seen"):
-            put(module)
-
-    return on_import
 
 
 class Workers:

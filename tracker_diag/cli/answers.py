@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import UnknownName
-from tracker_diag.records import WorstSequence
 from tracker_diag.rules.conditions import words
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import Incident
@@ -116,11 +115,7 @@ def _next(run: str, first: Incident | None, *, judged: bool) -> str:
 
 
 def curve_answer(run: str, key: str) -> str:
-    """One series of a run, under its own key or under ours, in at most 32 parts.
-
-    Raises:
-        UnknownName: the run has no such series.
-    """
+    """One series of a run, under its own key or under ours, in at most 32 parts."""
     diagnosis = diagnose(run)
     series = diagnosis.series.get(diagnosis.keys.mapped[key].name if key in diagnosis.keys.mapped else key)
     if series is None:
@@ -160,11 +155,7 @@ def compare_answer(reference: str, other: str) -> str:
 
 
 def rule_answer(rule: str) -> str:
-    """What a rule detects, when it holds, when it is wrong, and what to do.
-
-    Raises:
-        UnknownName: there is no such rule.
-    """
+    """What a rule detects, when it holds, when it is wrong, and what to do."""
     named = {known.id: known for known in in_force(())}
     asked = named.get(rule.upper())
     if asked is None:
@@ -186,13 +177,12 @@ def worst_answer(tokens: str, *, texts: bool) -> str:
     """The sequences behind the tails of a token log: by default only where they are, with `texts` what they say."""
     from tracker_diag.runs.replay.replay import replay
 
-    worst = replay(tokens).worst
-    return fitted({"tokens": tokens, "sequences": [_sequence(sequence, texts=texts) for sequence in worst]})
-
-
-def _sequence(sequence: WorstSequence, *, texts: bool) -> dict[str, object]:
     names = ("pair", "slice", "step", "sequence", "tool", "length", "position", "largest", "share")
-    return _fields(sequence, *names) | ({"text": "".join(sequence.texts)} if texts and sequence.texts else {})
+    sequences = [
+        _fields(sequence, *names) | ({"text": "".join(sequence.texts)} if texts and sequence.texts else {})
+        for sequence in replay(tokens).worst
+    ]
+    return fitted({"tokens": tokens, "sequences": sequences})
 
 
 def fitted(answer: Mapping[str, Any]) -> str:

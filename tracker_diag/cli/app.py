@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from tracker_diag.cli.audit import audit
 from tracker_diag.cli.compare import compare
 from tracker_diag.cli.demo import demo
 from tracker_diag.cli.diagnose import diagnose
@@ -17,8 +16,8 @@ from tracker_diag.cli.mcp import mcp
 from tracker_diag.cli.preflight import preflight
 from tracker_diag.cli.replay import replay
 from tracker_diag.cli.rules import rules_app
+from tracker_diag.cli.samples import audit, traces
 from tracker_diag.cli.skill import skill_app
-from tracker_diag.cli.traces import traces
 from tracker_diag.cli.watch import watch
 
 app = typer.Typer(

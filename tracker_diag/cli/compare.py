@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from tracker_diag.cli.diagnose import judged_with_bar, read_with_bar
-from tracker_diag.cli.options import AsJson, Framework, Html, Quiet
-from tracker_diag.cli.refuse import refuse, refusing, save
+from tracker_diag.cli.options import AsJson, Framework, Html, Quiet, refuse, refusing, save
 from tracker_diag.report.console import Terminal
 
 SEEDS = ","

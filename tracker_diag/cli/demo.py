@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tracker_diag.cli.refuse import refuse
+from tracker_diag.cli.options import refuse
 
 
 def demo(

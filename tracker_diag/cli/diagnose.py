@@ -20,8 +20,10 @@ from tracker_diag.cli.options import (
     Html,
     Quiet,
     Which,
+    refuse,
+    refusing,
+    save,
 )
-from tracker_diag.cli.refuse import refuse, refusing, save
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.bar import bar

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tracker_diag.cli.refuse import refuse
+from tracker_diag.cli.options import refuse
 from tracker_diag.trackers.open import held
 
 

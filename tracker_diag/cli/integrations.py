@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Option
 
-from tracker_diag.cli.refuse import refuse
+from tracker_diag.cli.options import refuse
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.aliases import Aliases, file_of, frameworks
 

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tracker_diag.cli.options import SOURCE
-from tracker_diag.cli.refuse import refusing
+from tracker_diag.cli.options import SOURCE, refusing
 from tracker_diag.errors import DiagError, require
 
 INSTRUCTIONS = f"""\
@@ -34,11 +33,7 @@ def mcp(
 
 
 def make_server(*, texts: bool = False) -> Any:
-    """The MCP server with its tools.
-
-    Raises:
-        MissingExtra: the SDK is not installed.
-    """
+    """The MCP server with its tools."""
     from tracker_diag.cli import answers
 
     sdk, kinds = require("mcp.server.mcpserver", "mcp"), require("mcp_types", "mcp")

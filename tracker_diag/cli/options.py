@@ -1,10 +1,16 @@
-"""Options that several commands share, each with the same name and the same words everywhere."""
+"""What commands share: options, each with the same name and words everywhere, and how a command says no."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, NoReturn, TypeAlias
 
 import typer
+
+from tracker_diag.errors import DiagError
+from tracker_diag.report.console import clean
+from tracker_diag.scrub import without_secrets
 
 SOURCE = (
     "A file or folder (metrics JSONL, CSV, trainer_state.json, TensorBoard, .wandb, console log, notebook, "
@@ -45,3 +51,26 @@ Which: TypeAlias = Annotated[
         "run.",
     ),
 ]
+
+
+def refuse(message: str) -> NoReturn:
+    """End the command with `message`."""
+    typer.echo(f"tracker-diag: {clean(without_secrets(' '.join(message.split())))}", err=True)
+    raise typer.Exit(2)
+
+
+@contextmanager
+def refusing() -> Generator[None]:
+    """What tracker_diag raises inside ends the command, as one line and not as a traceback."""
+    try:
+        yield
+    except DiagError as error:
+        refuse(str(error))
+
+
+def save(option: str, file: Path, text: str) -> None:
+    """Write `text` to the file that `option` names; what has no place in UTF-8 becomes a question mark."""
+    try:
+        file.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        refuse(f"{option}: {file}: {error.strerror}")

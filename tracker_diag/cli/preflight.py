@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tracker_diag.cli.options import AsJson
-from tracker_diag.cli.refuse import refuse, refusing
+from tracker_diag.cli.options import AsJson, refuse, refusing
 from tracker_diag.report.console import Terminal
 
 

@@ -8,8 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tracker_diag.cli.options import Which
-from tracker_diag.cli.refuse import refuse, refusing
+from tracker_diag.cli.options import Which, refuse, refusing
 from tracker_diag.errors import RuleError, nearest
 from tracker_diag.report.console import Terminal
 from tracker_diag.rules.cases import check_rule, load_cases

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.live import Live
 
-from tracker_diag.cli.options import FalseAlarmIn, Which
-from tracker_diag.cli.refuse import refuse, refusing
+from tracker_diag.cli.options import FalseAlarmIn, Which, refuse, refusing
 from tracker_diag.report.bar import bar
 from tracker_diag.report.console import Terminal
 from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, render_fleet

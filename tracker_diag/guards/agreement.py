@@ -55,7 +55,13 @@ class Agreement:
         """
         if not self.possible:
             return proposal if not acts else None
-        message = {"proposal": proposal, "acts": acts, "asks": self._asks(), **self._answer()}
+        asks, self._wanted = self._wanted, None
+        about = self._asked
+        message = {
+            "proposal": proposal, "acts": acts, "asks": None if asks is None else asks.state_dict(),
+            "digest": "" if about is None else about.digest,
+            "problem": None if about is None else glance(about) or self._register.reread(about),
+        }  # fmt: skip
         self._heard = self._ranks.exchange(step, message) or ()
         for error in self._ranks.errors():
             self._health.record("rank_errors", error)
@@ -70,13 +76,3 @@ class Agreement:
         if settled is None and self._heard:
             self._health.record("rank_errors", RuntimeError(f"step {step}: a rank did not agree, and no guard acts"))
         return settled
-
-    def _asks(self) -> dict[str, Any] | None:
-        asks, self._wanted = self._wanted, None
-        return None if asks is None else asks.state_dict()
-
-    def _answer(self) -> dict[str, Any]:
-        """What this rank has to say of the checkpoint that it was asked about."""
-        if self._asked is None:
-            return {"digest": "", "problem": None}
-        return {"digest": self._asked.digest, "problem": glance(self._asked) or self._register.reread(self._asked)}

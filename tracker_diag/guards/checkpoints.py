@@ -183,16 +183,13 @@ def of_state(state: Mapping[str, Any]) -> Checkpoint:
 
 
 def prove(root: Path) -> Manifest:
-    """Read what is at `root`, a file or a folder, and write its manifest.
-
-    Raises:
-        DiagError: there is nothing, or it is half written as far as its layout says.
-        OSError: a file cannot be read, or the manifest not be written.
-    """
-    files = _files(root)
+    """Read what is at `root`, a file or a folder, and write its manifest."""
+    there = [root] if root.is_file() else sorted(root.rglob("*"))
+    files = [file for file in there if file == root or (file.is_file() and not file.name.startswith(OURS))]
     if missing := lacking(root, files):
         raise DiagError(f"checkpoint {root}: {missing}; register it once it is whole")
-    manifest = read_manifest(root, [_name(root, file) for file in files])
+    names = [file.name if file == root else file.relative_to(root).as_posix() for file in files]
+    manifest = read_manifest(root, names)
     if not any(size for size, _ in manifest.values()):
         raise DiagError(f"checkpoint {root}: nothing there, expected a file or a folder with files")
     file = manifest_of(root)
@@ -209,11 +206,7 @@ def prove(root: Path) -> Manifest:
 
 
 def read_manifest(root: Path, names: Sequence[str]) -> Manifest:
-    """The files of these names below `root`, or `root` itself, as they are now.
-
-    Raises:
-        OSError: one cannot be read.
-    """
+    """The files of these names below `root`, or `root` itself, as they are now."""
     manifest: dict[str, tuple[int, str]] = {}
     for name in names:
         own, size = hashlib.sha256(), 0
@@ -268,17 +261,6 @@ def changed(checkpoint: Checkpoint) -> str:
 def _listed(root: Path) -> dict[str, tuple[int, str]]:
     listed = json.loads(manifest_of(root).read_text(encoding="utf-8"))["files"]
     return {str(name): (int(size), str(digest)) for name, (size, digest) in listed.items()}
-
-
-def _name(root: Path, file: Path) -> str:
-    return file.relative_to(root).as_posix() if file != root else file.name
-
-
-def _files(root: Path) -> list[Path]:
-    """Its files without our own, in the order of their names."""
-    if root.is_file():
-        return [root]
-    return sorted(file for file in root.rglob("*") if file.is_file() and not file.name.startswith(OURS))
 
 
 def _same(checkpoint: Checkpoint) -> None:

@@ -125,10 +125,6 @@ def guards_of(own: Guarded, rules: Collection[str]) -> tuple[Guard, ...]:
 
     Args:
         rules: ids of those that the run is held against.
-
-    Raises:
-        RuleError: a file that cannot be used; the message is "file:line: field: what is wrong".
-        UnknownName: a rule that there is not.
     """
     guards = _load(Path(own)) if isinstance(own, str | Path) else tuple(own)
     for guard in guards:

@@ -25,11 +25,7 @@ BYTES = {
 
 
 def lacking(root: Path, files: list[Path]) -> str | None:
-    """What `root`, a file or a folder with `files`, lacks; None if nothing, as far as its layout says.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    """What `root`, a file or a folder with `files`, lacks; None if nothing, as far as its layout says."""
     for file in files:
         if missing := _file(file):
             return f"{file.name} is half written, {missing}"
@@ -140,11 +136,7 @@ def _older_torch(content: IO[bytes], size: int) -> str | None:
 
 
 def _values(content: IO[bytes]) -> Iterator[Any]:
-    """The texts, numbers and names in the next pickle of `content`, in their order; nothing in it is run.
-
-    Raises:
-        ValueError: it ends early.
-    """
+    """The texts, numbers and names in the next pickle of `content`, in their order; nothing in it is run."""
     memo: dict[int, Any] = {}
     last: Any = None
     try:

@@ -19,7 +19,6 @@ from rich.text import Text
 
 from tracker_diag.preflight.check import Check, failed, judged, passed, unchecked
 from tracker_diag.preflight.limits import Broken, within
-from tracker_diag.preflight.openenv import adapted
 from tracker_diag.report.console import cut
 from tracker_diag.stats.arrays import Float64Array
 from tracker_diag.trackers.tracker import is_a
@@ -274,3 +273,30 @@ def expert_check(random: Float64Array, expert: Float64Array) -> Check:
     )
     flaws = [(high < 0, reason, sign), (low <= 0, reason, alike)]
     return judged(WINS, reason, flaws, random=chance, expert=ours, gap=ours - chance, low=low, high=high)
+
+
+class AsGymnasium:
+    """`env` with the returns of Gymnasium: an observation of OpenEnv, or a client's result, has `reward` and `done`."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        return _observation(self.env.reset(**given)), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        result = self.env.step(action)
+        return _observation(result), float(result.reward or 0.0), bool(result.done), False, {}
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def adapted(env: Any) -> Any:
+    """`env` itself, or if its class is of OpenEnv, as one of Gymnasium."""
+    ours = any(kind.__module__.partition(".")[0] in {"openenv", "openenv_core"} for kind in type(env).__mro__)
+    return AsGymnasium(env) if ours else env
+
+
+def _observation(result: Any) -> Any:
+    return getattr(result, "observation", result)

@@ -1,6 +1,6 @@
 """The evaluation's protocol: whether all that fixes it is in the configuration, and in the tracker."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -24,12 +24,6 @@ def protocol() -> dict[str, dict[str, Any]]:
     return settings
 
 
-def _keys(config: Mapping[str, object], patterns: Sequence[str]) -> list[str]:
-    """The keys of `config` that fit any of `patterns`, with a value."""
-    known = (key for key, value in config.items() if value is not None)
-    return [key for key in known if any(fnmatchcase(key.lower(), pattern) for pattern in patterns)]
-
-
 def evaluation_checks(
     config: Mapping[str, object], saved: Mapping[str, object] | None = None, tool: object = None
 ) -> Iterator[Check]:
@@ -39,7 +33,11 @@ def evaluation_checks(
         tool: any tool of the agent; without a tool its settings are not needed.
     """
     asked = {name: setting["names"] for name, setting in protocol().items() if tool or not setting.get("with_tools")}
-    needed = {name: _keys(config, patterns) for name, patterns in asked.items()}
+    known = [key for key, value in config.items() if value is not None]
+    needed = {
+        name: [key for key in known if any(fnmatchcase(key.lower(), pattern) for pattern in patterns)]
+        for name, patterns in asked.items()
+    }
     missing = [name for name, keys in needed.items() if not keys]
     lacking = ", ".join(missing)
     every = f"write {lacking} into the run's configuration under eval, e.g. eval.temperature"

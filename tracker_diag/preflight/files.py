@@ -1,4 +1,7 @@
-"""What the command line hands over: files and names of functions, as `preflight` takes them."""
+"""What the command line hands over: files and names of functions, as `preflight` takes them.
+
+What is wrong is a SourceError, in one line that names the file.
+"""
 
 import pkgutil
 import sys
@@ -21,21 +24,13 @@ COLUMNS = {
 
 
 def tokens(file: Path) -> dict[str, Any]:
-    """The first step of a token table as `batch`.
-
-    Raises:
-        SourceError: what is wrong with the file.
-    """
+    """The first step of a token table as `batch`."""
     _, batch = next(read_tokens(file, audit=True))
     return {"batch": batch}
 
 
 def samples(file: Path) -> dict[str, Any]:
-    """Rewards, groups and returns of JSON Lines, one object a sample.
-
-    Raises:
-        SourceError: "file:line: what is wrong", also where a field is in some lines alone.
-    """
+    """Rewards, groups and returns of JSON Lines, one object a sample."""
     odd, rows = Odd(), list[tuple[int, dict[str, Any]]]()
     for number, row, _ in read_objects(file, odd.count):
         if isinstance(row, SourceError):
@@ -61,11 +56,7 @@ def _column(file: Path, rows: list[tuple[int, dict[str, Any]]], name: str) -> li
 
 
 def settings(file: Path) -> dict[str, Any]:
-    """A mapping in YAML or JSON.
-
-    Raises:
-        SourceError: what is wrong with the file.
-    """
+    """A mapping in YAML or JSON."""
     data = YamlFile.load(file, SourceError).data
     if not isinstance(data, Mapping):
         kind = "nothing" if data is None else type(data).__name__
@@ -74,11 +65,7 @@ def settings(file: Path) -> dict[str, Any]:
 
 
 def plan(file: Path) -> dict[str, Any]:
-    """A plan of memory; a model that is a text is the path of a config.json, from the file's own folder, or a number.
-
-    Raises:
-        SourceError: what is wrong with a file.
-    """
+    """A plan of memory; a model given as text is a number, or the path of a config.json from the file's own folder."""
     given = settings(file)
     models = ("actor", "critic", "reference", "reward")
     return given | {name: _model(file.parent, given[name]) for name in models if isinstance(given.get(name), str)}
@@ -92,11 +79,7 @@ def _model(folder: Path, text: str) -> float | dict[str, Any]:
 
 
 def function(option: str, name: str) -> Callable[..., Any]:
-    """The function that `name`, "module:function", names; modules of the working directory are found.
-
-    Raises:
-        SourceError: there is none, or its module cannot be imported.
-    """
+    """The function that `name`, "module:function", names; modules of the working directory are found."""
     if not all(name.partition(":")):
         raise SourceError(f"{option}: {name!r} given, expected module:function")
     here = str(Path.cwd())

@@ -34,9 +34,6 @@ def within(seconds: float, call: Callable[[], T], what: Callable[[], str], do: s
     Args:
         what: the call in a few words, taken when it has failed.
         do: what to do if it raises.
-
-    Raises:
-        Broken: it raises, or has not returned after `seconds`.
     """
     values: list[T] = []
     errors: list[BaseException] = []

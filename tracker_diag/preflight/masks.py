@@ -60,11 +60,7 @@ class Audited:
 
 
 def audited(batch: Mapping[str, Any], pad_id: int | None) -> Audited:
-    """What `batch` holds of masks and ids, (B, T) or (N,) with `sequence_ids`; it has a `loss_mask`.
-
-    Raises:
-        BatchError: shapes that differ, or values that are no masks.
-    """
+    """What `batch` holds of masks and ids, (B, T) or (N,) with `sequence_ids`; it has a `loss_mask`."""
     names = (*MASKS, "token_ids")
     arrays = unified({name: batch[name] for name in (*names, "sequence_ids") if name in batch}, names, ())
     arrays = {name: value.cpu().numpy() if hasattr(value, "cpu") else value for name, value in arrays.items()}

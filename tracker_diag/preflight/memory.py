@@ -68,11 +68,7 @@ class Model(BaseModel):
 
     @property
     def size(self) -> float:
-        """Parameters.
-
-        Raises:
-            DiagError: neither their number nor the whole shape is known.
-        """
+        """Parameters."""
         if self.parameters is not None:
             return self.parameters
         hidden, layers, vocabulary = self.shape
@@ -114,7 +110,9 @@ class Model(BaseModel):
 
     @property
     def sparse_layers(self) -> int:
-        return sum(map(self._is_sparse, range(self.shape[1]))) if self.experts else 0
+        dense = {*range(self.first_k_dense_replace), *self.mlp_only_layers}
+        layers = range(self.shape[1]) if self.experts else ()
+        return sum(layer not in dense and (layer + 1) % self.decoder_sparse_step == 0 for layer in layers)
 
     def kept(self, plan: "Plan") -> tuple[float, float]:
         """Values that a token keeps for the backward pass, in a dense and a sparse layer, in the weights' width.
@@ -141,10 +139,6 @@ class Model(BaseModel):
         linear = sum(inputs * outputs * copies for inputs, outputs, copies in self.linear)
         scales = sum(-(-inputs // rows) * -(-outputs // columns) * copies for inputs, outputs, copies in self.linear)
         return (self.size - linear) * width + linear + 4 * scales
-
-    def _is_sparse(self, layer: int) -> bool:
-        dense = layer < self.first_k_dense_replace or layer in self.mlp_only_layers
-        return not dense and (layer + 1) % self.decoder_sparse_step == 0
 
     def adapters(self, rank: int) -> float:
         """Parameters of LoRA on all linear maps: rank · (inputs + outputs) each.
@@ -194,11 +188,7 @@ class Plan(BaseModel):
 
 
 def plan_from(given: Mapping[str, Any]) -> Plan:
-    """The plan in `given`.
-
-    Raises:
-        DiagError: which field is wrong.
-    """
+    """The plan in `given`."""
     try:
         return Plan.model_validate(dict(given))
     except ValidationError as error:
@@ -283,11 +273,7 @@ def ladder(plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 
 def memory_check(memory: Mapping[str, Any]) -> Check:
-    """Whether the plan fits the device with a tenth to spare, and which rung of the ladder makes it fit.
-
-    Raises:
-        DiagError: a plan that cannot be used.
-    """
+    """Whether the plan fits the device with a tenth to spare, and which rung of the ladder makes it fit."""
     plan = plan_from(memory)
     parts = estimate(plan)
     total, room = sum(parts.values()), plan.device_gib * (1 - ROOM)

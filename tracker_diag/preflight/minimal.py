@@ -1,4 +1,4 @@
-"""The smallest run that can fail: one batch learnt by heart, one group ranked, one evaluation made twice."""
+"""The smallest run that can fail: one batch learnt, one group ranked, one evaluation made twice, one critic fitted."""
 
 import math
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tracker_diag.errors import BatchError
 from tracker_diag.preflight.check import Check, Flaw, failed, judged, unchecked
 from tracker_diag.preflight.limits import within
 from tracker_diag.preflight.rewards import array, scored
@@ -79,3 +80,43 @@ def repeated_check(evaluate: Callable[[], Any], seconds: float = 30.0) -> Check:
         ),
     ]
     return judged(REPEATS, reason, flaws, first=first, second=second)
+
+
+CRITIC = "critic_fit"
+EXPLAINED = 0.05
+"""Explained variance below which a critic explains nothing: CRI001."""
+LINEAR = 0.5
+"""Explained variance of a line through the values, at which only scale or sign of a poor critic is wrong."""
+FEWEST_RETURNS = 16
+
+GIVE_RETURNS = "give returns=... of one rollout, and values=..., what the critic says after fitting them"
+
+
+def critic_check(returns: Any, values: Any) -> Check:
+    """How much of the variance of `returns` (n,) `values` (n,) explain: 1 − Var(returns − values) / Var(returns)."""
+    wanted, given = array("returns", returns), array("values", values)
+    n = len(given)
+    if n != len(wanted):
+        raise BatchError("values", f"{n} rows", f"{len(wanted)}, as returns has")
+    if bad := int((~np.isfinite(wanted + given)).sum()):
+        do = "check bootstrap targets and terminal masks; a NaN in one of them is in all"
+        return failed(CRITIC, f"{bad} of {n} rows are NaN or infinite", do)
+    if n < FEWEST_RETURNS:
+        return unchecked(CRITIC, f"{n} returns", f"give {FEWEST_RETURNS} returns at least")
+    if not np.ptp(wanted):
+        do = "give a rollout whose returns differ; if they never do, look at the reward first"
+        return unchecked(CRITIC, f"all {n} returns are {wanted[0]:.3g}: there is nothing to explain", do)
+    explained = float(1 - np.var(wanted - given) / np.var(wanted))
+    correlation = float(np.corrcoef(given, wanted)[0, 1]) if np.ptp(given) else 0.0
+    line = correlation**2
+    reason = f"the critic explains {explained:.0%} of the variance of {n} returns"
+    spread = f"the values spread by {given.std():.3g}, the returns by {wanted.std():.3g}"
+    what = "sign" if correlation < 0 else "scale"
+    target = f"look at the {what} of the value target: normalised in one place alone, or a cost in place of a reward"
+    do = "check terminal masks and bootstrap targets, then the scale of the reward; only then raise its learning rate"
+    poor = explained < EXPLAINED
+    flaws = [
+        (poor and line >= LINEAR, f"{reason}, a line through its values {line:.0%}: {spread}", target),
+        (poor, reason, do),
+    ]
+    return judged(CRITIC, reason, flaws, explained_variance=explained, of_a_line=line)

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from tracker_diag.attach.kit import dotted
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.monitor.monitor import Monitor
-from tracker_diag.preflight import (
-    critic,
-    environment,
-    evaluation,
-    masks,
-    memory,
-    minimal,
-    rewards,
-    sampler,
-    tools,
-)
+from tracker_diag.preflight import environment, evaluation, masks, memory, minimal, rewards, sampler, tools
 from tracker_diag.preflight.check import Check, Report, failed, unchecked
 from tracker_diag.preflight.limits import Broken
 from tracker_diag.trackers.tracker import Event, give, writing
@@ -104,7 +94,7 @@ PARTS = (
     Part(rewards.revision_check, (rewards.REVISION,), rewards.GIVE_BEFORE),
     Part(minimal.ranking_check, (minimal.RANKS,), minimal.GIVE_GROUPS),
     Part(minimal.overfit_check, (minimal.OVERFITS,), minimal.GIVE_LOSSES),
-    Part(critic.critic_check, (critic.NAME,), critic.GIVE),
+    Part(minimal.critic_check, (minimal.CRITIC,), minimal.GIVE_RETURNS),
     Part(masks.mask_checks, masks.NAMES, masks.GIVE),
     Part(sampler.sampler_checks, sampler.NAMES, sampler.GIVE),
     Part(tools.tool_checks, (tools.NAME, tools.OUTPUTS), tools.GIVE),

@@ -44,9 +44,6 @@ def sampler_checks(batch: Mapping[str, Any]) -> Iterator[Check]:
         batch: as `Monitor.observe` takes it. If `old_logprobs` are missing, `logprobs` replace them, as they are the
             same before the first update. `logprobs_again` is a second pass of the trainer over the same tokens with
             another batch size. It measures the noise floor.
-
-    Raises:
-        BatchError: tensors that do not fit together.
     """
     given: Any = {name: value for name, value in batch.items() if name in Tensors.__annotations__ and value is not None}
     if "old_logprobs" not in given and "logprobs" in given and "rollout_logprobs" in given:

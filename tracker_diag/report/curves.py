@@ -180,22 +180,15 @@ def panels(summary: Summary) -> list[Panel]:
 
 def with_outcomes_together(drawn: Sequence[Panel]) -> list[Panel]:
     """The panels, with the first outcome and the next of its size in one: a reward and its evaluation, say."""
-    first = next((panel for panel in drawn if _is_outcome(panel)), None)
-    other = next((panel for panel in drawn if first and panel is not first and _is_of_size(panel, first)), None)
-    if first is None or other is None:
-        return [*drawn]
-    lines = {panel.name: panel.lines[""] for panel in (first, other)}
-    both = replace(first, series=(*first.series, *other.series), lines=lines)
-    return [both if panel is first else panel for panel in drawn if panel is not other]
-
-
-def _is_outcome(panel: Panel) -> bool:
-    return panel.metric.outcome and panel.role in ("hero", "outcome") and not panel.log
-
-
-def _is_of_size(panel: Panel, other: Panel) -> bool:
-    low, high = sorted((_size(panel), _size(other)))
-    return _is_outcome(panel) and 0 < high <= ONE_SCALE * low
+    outcomes = [it for it in drawn if it.metric.outcome and it.role in ("hero", "outcome") and not it.log]
+    for other in outcomes[1:]:
+        first = outcomes[0]
+        low, high = sorted((_size(first), _size(other)))
+        if 0 < high <= ONE_SCALE * low:
+            lines = {panel.name: panel.lines[""] for panel in (first, other)}
+            both = replace(first, series=(*first.series, *other.series), lines=lines)
+            return [both if panel is first else panel for panel in drawn if panel is not other]
+    return [*drawn]
 
 
 def _size(panel: Panel) -> float:

@@ -19,7 +19,7 @@ from tracker_diag.report.charts import drawn_marks
 from tracker_diag.report.console import cut, digits
 from tracker_diag.report.curves import PLACES, Panel, panels, with_outcomes_together
 from tracker_diag.report.decision import decide, marks_of
-from tracker_diag.report.palette import SLICES, TONES
+from tracker_diag.report.templates import SLICES, TONES
 from tracker_diag.rules.triage import Summary
 from tracker_diag.stats.arrays import Float64Array, IntArray
 

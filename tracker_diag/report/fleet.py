@@ -231,10 +231,9 @@ def render_fleet(fleet: Fleet, every: float | None = None) -> str:
     groups = grouped(fleet)
     ill = min(sum(level in LOUD for _, level, _ in groups), OPEN)
     given = {"fleet": fleet, "groups": groups, "most": min(SHOWN, ROWS // max(ill, 1)), "open": OPEN, "every": reload}
-    return rendered("fleet.html.j2", {"path": _path, "notes": notes_of}, **given)
 
+    def path(curve: Small) -> str:  # of an SVG of 100 by 20
+        points = [(100 * at / (SPARK - 1), height) for at, height in enumerate(curve) if height is not None]
+        return "M" + "L".join(f"{x:.0f} {18.5 - 17 * height:.1f}" for x, height in points)
 
-def _path(curve: Small) -> str:
-    """The path of an SVG of 100 by 20."""
-    points = [(100 * at / (SPARK - 1), height) for at, height in enumerate(curve) if height is not None]
-    return "M" + "L".join(f"{x:.0f} {18.5 - 17 * height:.1f}" for x, height in points)
+    return rendered("fleet.html.j2", {"path": path, "notes": notes_of}, **given)

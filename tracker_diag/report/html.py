@@ -18,10 +18,9 @@ from tracker_diag.report.decision import decide, marks_of, since, where
 from tracker_diag.report.distributions import rewards, steppers
 from tracker_diag.report.evidence import speaks_against, speaks_for
 from tracker_diag.report.first_look import remedies, sighted
-from tracker_diag.report.note import note_on
-from tracker_diag.report.palette import SLICES
+from tracker_diag.report.markdown import note_on
 from tracker_diag.report.tables import brief, by_growth
-from tracker_diag.report.templates import rendered
+from tracker_diag.report.templates import SLICES, rendered
 from tracker_diag.report.tokens import WORST, groups, visible
 from tracker_diag.rules.triage import Summary
 

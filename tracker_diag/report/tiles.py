@@ -83,7 +83,8 @@ def tiles_of(summary: Summary, first: Finding, now: Now | None, cost: str, tone:
         far = _spent(first, spending) if other is None else _how_far(summary, first, other, ago, tone)
     else:
         far = _how_far(summary, first, now, ago, tone)
-    tiles = (far, _harm(summary), _first(first), _resume(summary, first, now))
+    todo = Tile("Do first", first.rule.remedy[0] if first.rule.remedy else "See the evidence below.")
+    tiles = (far, _harm(summary), todo, _resume(summary, first, now))
     return tuple(replace(tile, tone=tile.tone and tone) for tile in tiles) if tone == "info" else tiles
 
 
@@ -241,11 +242,6 @@ def _watch(summary: Summary, first: Finding) -> Tile:
     good = summary.recommendation.last_good_step
     worse = f"if {outcome.series if outcome else 'it'} gets worse, "
     return Tile("Watch until", what, worse + ("stop" if good is None else f"resume from step {good:,}"))
-
-
-def _first(first: Finding) -> Tile:
-    text = first.rule.remedy[0] if first.rule.remedy else "See the evidence below."
-    return Tile("Do first", text)
 
 
 def calm_tiles(summary: Summary) -> tuple[Tile, ...]:

@@ -15,8 +15,7 @@ from tracker_diag.metrics.series import StatKey
 from tracker_diag.metrics.statistics import OF_STEP, declared
 from tracker_diag.rules.incidents import SEVERITIES, Incident
 from tracker_diag.rules.model import Severity
-from tracker_diag.runs.align import Axis, aligned
-from tracker_diag.runs.arms import Setting, differing
+from tracker_diag.runs.arms import Axis, Setting, aligned, differing
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.stats.arrays import Float64Array
 
@@ -167,7 +166,7 @@ def compare(reference: Diagnosis | Sequence[Diagnosis], *others: Diagnosis | Seq
 def _against(reference: tuple[Diagnosis, ...], arm: Arm) -> Against:
     other = arm.runs
     whole = (*reference, *other)
-    common = _shared(whole)
+    common = [name for name in whole[0].series if all(name in run.series for run in whole[1:])]
     if not common:
         ours, theirs = (", ".join([*group[0].series][:3]) or "none that is known" for group in (reference, other))
         raise SourceError(
@@ -195,10 +194,6 @@ def _against(reference: tuple[Diagnosis, ...], arm: Arm) -> Against:
         settings=differing(reference, other),
         incidents=(*_new(other, reference, arm.label), *_new(reference, other, "A")),
     )  # fmt: skip
-
-
-def _shared(runs: Sequence[Diagnosis]) -> list[str]:
-    return [name for name in runs[0].series if all(name in run.series for run in runs[1:])]
 
 
 def _repeats_another(name: str, names: Collection[str]) -> bool:
@@ -230,7 +225,9 @@ def _judged(name: str, runs: Sequence[Diagnosis], axis: Axis, references: int) -
         return f"{least} values, it takes {fewest}"
     parts = min(PARTS, least // 2)
     log = metric.scale == "log" and min(values.min() for _, values in points) > 0
-    curves = np.array([_levels(series, axis, parts, log=log) for series in points])
+    curves = np.array(
+        [levels(at, np.log(values) if log else values, axis.low, axis.high, parts) for at, values in points]
+    )
     matters = metric.matters if metric.unit == "share" and not log else 0.0
     result = parting(curves[:references], curves[references:], log=log, matters=matters)
     if result is None:
@@ -259,11 +256,6 @@ def _points(run: Diagnosis, name: str, axis: Axis) -> Points:
     series = run.series[name]
     values = np.fromiter(series.values(), np.float64, len(series))
     return axis.places(run.run, series), np.clip(values, -1e100, 1e100)
-
-
-def _levels(points: Points, axis: Axis, parts: int, *, log: bool) -> Float64Array:
-    places, values = points
-    return levels(places, np.log(values) if log else values, axis.low, axis.high, parts)
 
 
 def _unsure(points: Sequence[Points], axis: Axis, references: int, *, few: bool) -> str:

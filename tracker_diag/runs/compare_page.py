@@ -6,8 +6,7 @@ from tracker_diag.metrics.statistics import declared
 from tracker_diag.report.charts import Chart, axis_ticks, chart, drawn_marks
 from tracker_diag.report.console import cut
 from tracker_diag.report.curves import DASHBOARD
-from tracker_diag.report.palette import RUNS
-from tracker_diag.report.templates import rendered
+from tracker_diag.report.templates import RUNS, rendered
 from tracker_diag.report.tiles import name_of
 from tracker_diag.runs import compared as words
 from tracker_diag.runs.compare import Against, Comparison, Parted
@@ -54,7 +53,10 @@ def _curves(comparison: Comparison, unit: str) -> dict[str, object]:
         if drawn := _chart(comparison, others, name, ends):
             apart = of_name[name]
             marks = [(series.onset, words.mark(it, series), _color(index)) for index, it, series in apart]
-            says = [_says(it, series) for _, it, series in apart]
+            says = [
+                f"{it.arm.label} {', '.join(filter(None, (words.by(series), words.against_seeds(series))))}"
+                for _, it, series in apart
+            ]
             rest = [it for _, it in others if all(it is not other for _, other, _ in apart)]
             says += [f"{it.arm.label} {it.unjudged.get(name, 'no sure difference')}" for it in rest]
             parted.append((drawn, drawn_marks(marks, ends), says))
@@ -77,10 +79,6 @@ def _chart(
     metric = declared(name)
     unit = "" if metric.unit in (name, "reward", "score", "loss") else metric.unit
     return chart(name_of(name), unit, lines, ends, log=metric.scale == "log")
-
-
-def _says(against: Against, series: Parted) -> str:
-    return f"{against.arm.label} {', '.join(filter(None, (words.by(series), words.against_seeds(series))))}"
 
 
 def _section(comparison: Comparison, against: Against) -> dict[str, object]:

@@ -13,8 +13,7 @@ from tracker_diag.report.blocks import CELLS, bars, heights
 from tracker_diag.report.console import add_rows, cut, labelled, near, one_line
 from tracker_diag.report.tiles import name_of, times
 from tracker_diag.report.timeline import STYLE
-from tracker_diag.runs.align import Axis
-from tracker_diag.runs.arms import Setting
+from tracker_diag.runs.arms import Axis, Setting
 from tracker_diag.runs.compare import Against, Arm, Comparison, NewIncident, Parted
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.trackers.open import is_of_tracker
@@ -34,7 +33,9 @@ COLORS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 
 def on_screen(comparison: Comparison) -> RenderableType:
     """The comparison in 25 lines of 80 columns for two arms; each further arm takes some more."""
-    parts: list[RenderableType] = [_head(comparison), _arms(comparison)]
+    color = "bold yellow" if any(against.parted for against in comparison.others) else "bold green"
+    heading = "\n".join(cut(consequence(against), 150) for against in comparison.others)
+    parts: list[RenderableType] = [Text.assemble(("tracker_diag: ", "dim"), (heading, color)), _arms(comparison)]
     for against in comparison.others:
         if len(comparison.others) > 1:
             parts += [Text(), Text(f"{against.arm.label} against A", style="bold")]
@@ -60,7 +61,12 @@ def harm(against: Against) -> str:
     if not against.parted:
         return f"{name}: nothing parted in {judged(against)} series"
     outcome = _outcome(against)
-    return f"{name}: {'no outcome parted' if outcome is None else words_of(outcome)}"
+    if outcome is None:
+        return f"{name}: no outcome parted"
+    changed = f"{abs(outcome.by):.2g} {'lower' if outcome.by < 0 else 'higher'}"
+    return (
+        f"{name}: {name_of(outcome.series)} is {times(outcome.by) if outcome.scale == 'ratio' else changed} on average"
+    )
 
 
 def began(against: Against) -> str:
@@ -77,7 +83,11 @@ def _outcome(against: Against) -> Parted | None:
 def preferred(comparison: Comparison) -> str:
     """Which run to keep, by the outcomes that parted: the reference, or the best of the others; empty if none did."""
     parted = ((_outcome(against), against.arm) for against in comparison.others)
-    gains = [(_gain(outcome), arm) for outcome, arm in parted if outcome]
+    gains: list[tuple[float, Arm]] = []
+    for outcome, arm in parted:
+        if outcome:
+            change = math.log(outcome.by) if outcome.scale == "ratio" else outcome.by
+            gains.append((-change if declared(outcome.series).worse == "higher" else change, arm))
     if not gains:
         return ""
     gain, best = max(gains, key=lambda it: it[0])
@@ -86,12 +96,6 @@ def preferred(comparison: Comparison) -> str:
     worse = [arm.label for change, arm in gains if change < 0]
     verb = f": {', '.join(worse)} {'is' if len(worse) == 1 else 'are'} worse" if worse else ""
     return f"Keep {named_arm(comparison.reference)}{verb}"
-
-
-def _gain(series: Parted) -> float:
-    """By how much an outcome is better than that of the reference."""
-    change = math.log(series.by) if series.scale == "ratio" else series.by
-    return -change if declared(series.series).worse == "higher" else change
 
 
 def named_arm(arm: Arm) -> str:
@@ -104,23 +108,9 @@ def run_name(source: str) -> str:
     return source.rpartition("/")[2] if is_of_tracker(source) else Path(near(source)).stem or source
 
 
-def words_of(series: Parted) -> str:
-    """By how much a series parted, in words: "eval_score is 0.40 lower on average"."""
-    name = name_of(series.series)
-    if series.scale == "ratio":
-        return f"{name} is {times(series.by)} on average"
-    return f"{name} is {abs(series.by):.2g} {'lower' if series.by < 0 else 'higher'} on average"
-
-
 def by_effect(parted: Sequence[Parted]) -> list[Parted]:
     """Outcomes first, then the others; of each the largest difference first."""
     return sorted(parted, key=lambda series: (not declared(series.series).outcome, -series.margins))
-
-
-def _head(comparison: Comparison) -> Text:
-    parted = any(against.parted for against in comparison.others)
-    lines = "\n".join(cut(consequence(against), 150) for against in comparison.others)
-    return Text.assemble(("tracker_diag: ", "dim"), (lines, "bold yellow" if parted else "bold green"))
 
 
 def _arms(comparison: Comparison) -> Table:

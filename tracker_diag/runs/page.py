@@ -2,7 +2,7 @@
 
 from rich.console import RenderableType
 
-from tracker_diag.metrics.aliases import KeyMap, nearest
+from tracker_diag.metrics.aliases import nearest
 from tracker_diag.report.html import render_html
 from tracker_diag.report.terminal import verdict
 from tracker_diag.runs.diagnose import Diagnosis
@@ -21,7 +21,12 @@ def _cost(diagnosis: Diagnosis) -> str:
 def about_keys(diagnosis: Diagnosis) -> str:
     """What the run's own keys were read as, which were not, and what was odd about the source."""
     keys = diagnosis.keys
-    text = f"{_read_as(keys)}: {len(keys.mapped)} of {len(keys.mapped) + len(keys.unmapped)} keys."
+    text = f"read as {keys.framework}"
+    if not keys.framework:  # nobody knows whose names they are
+        best = nearest((*keys.mapped, *keys.unmapped))
+        close = f", nearest is {' or '.join(best)} with {max(best.values())} of its names" if best else ""
+        text = f"no framework recognised{close}, well-known names were read"
+    text += f": {len(keys.mapped)} of {len(keys.mapped) + len(keys.unmapped)} keys."
     if keys.unmapped:
         more = f" and {len(keys.unmapped) - 8} more" if len(keys.unmapped) > 8 else ""
         text += f" Not read: {', '.join(keys.unmapped[:8])}{more}."
@@ -29,15 +34,6 @@ def about_keys(diagnosis: Diagnosis) -> str:
         text += f" Limits are those of {diagnosis.algorithm}."
     notes = "; ".join(note.rstrip(".") for note in diagnosis.run.notes)
     return f"{text} Of the source: {notes}." if notes else text
-
-
-def _read_as(keys: KeyMap) -> str:
-    """Whose names were read; where nobody knows whose they are, which framework's come nearest."""
-    if keys.framework:
-        return f"read as {keys.framework}"
-    best = nearest((*keys.mapped, *keys.unmapped))
-    close = f", nearest is {' or '.join(best)} with {max(best.values())} of its names" if best else ""
-    return f"no framework recognised{close}, well-known names were read"
 
 
 def run_page(diagnosis: Diagnosis) -> str:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -60,11 +59,7 @@ class WatchState(BaseModel):
 
     @classmethod
     def kept_in(cls, folder: Path, source: str, *, project: bool) -> "WatchState":
-        """The state that `folder` has of the watch of `source`; a new one, saved there, where it has none.
-
-        Raises:
-            DiagError: it is damaged, has another version or belongs to another source; or nothing can be written there.
-        """
+        """The state that `folder` has of the watch of `source`; a new one, saved there, where it has none."""
         new, file = cls(source=source, project=project), folder / FILE
         again = f"delete {folder} to begin anew, or name another folder with --state"
         try:
@@ -84,15 +79,17 @@ class WatchState(BaseModel):
 
 
 def receivers_for(urls: Iterable[str]) -> dict[str, Receiver]:
-    """The log and `urls`, by names that are the same in each process. A URL is a secret, so its name is a hash.
-
-    Raises:
-        DiagError: a URL that cannot be used.
-    """
+    """The log and `urls`, by names that are the same in each process. A URL is a secret, so its name is a hash."""
     receivers: dict[str, Receiver] = {"log": _log_receiver()}
     for url in urls:
-        Notifier([url])
-        receivers[short_hash(url)] = partial(_send_to_url, url)
+        Notifier([url])  # an address that cannot be used is an error now
+
+        def send(run: str, notice: Notice, url: str = url) -> None:
+            notifier = Notifier([url], run=run)
+            notifier.write(notice.step, [notice], time.time())
+            notifier.flush()
+
+        receivers[short_hash(url)] = send
     return receivers
 
 
@@ -110,12 +107,6 @@ def _log_receiver() -> Receiver:
     return send
 
 
-def _send_to_url(url: str, run: str, notice: Notice) -> None:
-    notifier = Notifier([url], run=run)
-    notifier.write(notice.step, [notice], time.time())
-    notifier.flush()
-
-
 class Watch:
     """Watches `source`, one run, or all runs of a project.
 
@@ -125,9 +116,6 @@ class Watch:
         rules: the runs are judged by these.
         receivers: alerts go there.
         expected_runs_between_false_alarms: as in `Monitor`.
-
-    Raises:
-        DiagError: the state in `folder` cannot be used.
     """
 
     def __init__(
@@ -160,12 +148,7 @@ class Watch:
         """Receivers whose absence was logged."""
 
     def check(self, after_each: Callable[[], object] = lambda: None) -> Fleet:
-        """Check each run once, those that are underway first; `after_each` is called after each diagnosis.
-
-        Raises:
-            MissingExtra: the library that reads this kind of run is not installed.
-            SourceError: there is no such source, and never was.
-        """
+        """Check each run once, those that are underway first; `after_each` is called after each diagnosis."""
         self._failing.clear()
         self._list()
         for run in sorted(self._runs.values(), key=lambda run: bool(run.listed.over)):

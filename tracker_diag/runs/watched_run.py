@@ -106,17 +106,16 @@ class WatchedRun:
         inside = any(is_ours(key) for row in read.rows.values() for key in row)
         over = bool(self.listed.over) or has_ended(read)
         # The diagnostics in a run send its alerts; that they missed one is known at its end.
-        self.notices = [] if inside and (live or not over) else [self._named(notice) for notice in diagnosis.notices]
+        self.notices = []
+        for notice in () if inside and (live or not over) else diagnosis.notices:
+            text = f"{notice.text}\nSee: tracker-diag diagnose {shlex.quote(self.key)}"
+            name = short_hash(self.key, notice.step, notice.level, notice.title)
+            self.notices.append(replace(notice, text=text, id=name))
         missed = inside and over and not live and summary.first_break is not None
         row = _row(self.listed.name, diagnosis, live, MISSED_INSIDE if missed else "")
         self.kept = self.kept or RunState(row=row, underway=underway)
         self.kept.row = row
         return self.kept
-
-    def _named(self, notice: Notice) -> Notice:
-        """`notice` with an id that is the same in each process, and the command that shows more."""
-        text = f"{notice.text}\nSee: tracker-diag diagnose {shlex.quote(self.key)}"
-        return replace(notice, text=text, id=short_hash(self.key, notice.step, notice.level, notice.title))
 
     @property
     def row(self) -> FleetRow:

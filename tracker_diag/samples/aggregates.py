@@ -58,7 +58,10 @@ def aggregates(
     values |= advantage_aggregates(samples)
     values |= means({name: columns[column] for name, column in MEANS.items() if column in columns})
     values |= means({"verifier_score": samples["verifier"]}) or means({"verifier_score": samples["correct"]})
-    values |= _lengths(samples) | _void(samples) | _style(samples)
+    values |= _lengths(samples) | _void(samples)
+    styles = (correlation(samples["judge"], samples[column]) for column in ("length", "marks"))
+    if sizes := [abs(value) for value in styles if value is not None]:
+        values["judge_style_correlation"] = max(sizes)
     if (diverse := diversity(samples["behaviour"], samples["group"])) is not None:
         values["diversity"] = diverse
     keys = {name: name for name in samples.calls.names} if tools is None else tools
@@ -100,10 +103,3 @@ def _void(samples: Samples) -> dict[str, float]:
         return {"void_turn_rate": float(counted.sum() / total if total > 0 else np.mean(counted > 0))}
     blank, calls = samples["blank"], samples["calls"]
     return means({"void_turn_rate": np.where(np.isfinite(blank + calls), (blank > 0) & (calls == 0), np.nan)})
-
-
-def _style(samples: Samples) -> dict[str, float]:
-    """The strongest correlation of the judge's score with length and marks."""
-    both = (correlation(samples["judge"], samples[column]) for column in ("length", "marks"))
-    sizes = [abs(value) for value in both if value is not None]
-    return {"judge_style_correlation": max(sizes)} if sizes else {}

@@ -1,4 +1,4 @@
-"""Tool calls: from what a framework has in its hands to a table, one row a call."""
+"""Tool calls: from what a framework has in its hands to a table, one row a call. What does not fit is a BatchError."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,11 +59,7 @@ class Calls:
 
     @classmethod
     def from_sequences(cls, given: Sequence[Any]) -> "Calls":
-        """The calls of each sequence.
-
-        Raises:
-            BatchError: a sequence's calls are no list of mappings with a name.
-        """
+        """The calls of each sequence."""
         rows: list[tuple[float, ...]] = []
         names: dict[str, int] = {}
         for sequence, conversation in enumerate(given):

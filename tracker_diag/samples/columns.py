@@ -1,4 +1,7 @@
-"""Columns: what is known of each sequence of a batch, one value a sequence, checked and ready to be counted."""
+"""Columns: what is known of each sequence of a batch, one value a sequence, checked and ready to be counted.
+
+What does not fit is a BatchError, which names the column.
+"""
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -69,11 +72,7 @@ NUMBERS = (
 
 
 def numbers(field: str, given: Any, n: int) -> Float64Array:
-    """(n,) float64 of `given`, NaN for None.
-
-    Raises:
-        BatchError: it is not n numbers.
-    """
+    """(n,) float64 of `given`, NaN for None."""
     if hasattr(given, "detach"):
         given = given.detach().cpu().double().numpy()
     try:
@@ -93,11 +92,7 @@ def free_key(name: str, taken: Collection[str]) -> str:
 
 
 def rows_of(columns: Mapping[str, Any]) -> int:
-    """How many sequences there are, by columns and parts of the reward.
-
-    Raises:
-        BatchError: two columns do not agree.
-    """
+    """How many sequences there are, by columns and parts of the reward."""
     expected = "a list or an array with one value for each sequence"
     for field, column in columns.items():
         if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
@@ -138,7 +133,9 @@ def groups(ids: Sequence[Any]) -> Float64Array:
     try:
         for group in ids:
             if group not in hashes:
-                hashes[group] = _hashed(repr(group.item() if isinstance(group, np.generic) else group))
+                text = repr(group.item() if isinstance(group, np.generic) else group)
+                digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
+                hashes[group] = float(int.from_bytes(digest, "big") >> 12)  # below 2^52, so that a float holds it
     except TypeError as error:
         expected = "hashable ids, such as text or numbers"
         raise BatchError("group", f"an id that cannot be hashed ({error})", expected) from error
@@ -156,8 +153,3 @@ def versions(given: Any, n: int) -> dict[str, Float64Array]:
     unknown = (np.isnan(oldest) | np.isnan(newest)).astype(float)
     spans = any(isinstance(row, list | tuple) for row in rows)
     return {"unversioned": unknown} | ({"version_span": newest - oldest} if spans else {})
-
-
-def _hashed(text: str) -> float:
-    """A whole number below 2^52, the same in every process: it represents `text` in a column of floats."""
-    return float(int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big") >> 12)

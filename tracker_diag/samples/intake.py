@@ -62,11 +62,7 @@ class SampleIntake:
         return self._incoming is not None
 
     def put_columns(self, columns: Mapping[str, Any]) -> None:
-        """Take in one call.
-
-        Raises:
-            BatchError: the columns do not fit together.
-        """
+        """Take in one call."""
         given = {name: value for name, value in columns.items() if value is not None}
         new = Samples.from_columns(cast("Columns", given), texts=self._texts)
         self._incoming = new if self._incoming is None else self._incoming.merged(new)

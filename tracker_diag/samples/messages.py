@@ -27,7 +27,12 @@ def normalised(given: Iterable[Any]) -> list[Message]:
     messages: list[Message] = []
     for item in given:
         if isinstance(item, Mapping):
-            messages += _message(item) if "role" in item else _item(item)
+            if "role" in item:
+                messages += _message(item)
+            elif item.get("type") == "function_call":  # of OpenAI's responses, as the next one
+                messages.append({"role": "assistant", "content": None, "tool_calls": [_call(item)]})
+            elif item.get("type") == "function_call_output":
+                messages.append(_result(item))
     return messages
 
 
@@ -128,13 +133,6 @@ def _message(given: Mapping[str, Any]) -> list[Message]:
         kept = {key: given[key] for key in ("tool_call_id", "name", "truncated") if key in given}
         return results or [message | kept | _status(given)]
     return results if results and not message["content"] and not calls else [*results, message]
-
-
-def _item(given: Mapping[str, Any]) -> list[Message]:
-    """An item of OpenAI's responses that has no role."""
-    if given.get("type") == "function_call":
-        return [{"role": "assistant", "content": None, "tool_calls": [_call(given)]}]
-    return [_result(given)] if given.get("type") == "function_call_output" else []
 
 
 def _call(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,11 +47,7 @@ class Samples:
 
     @classmethod
     def from_columns(cls, given: Columns, *, texts: bool = False) -> "Samples":
-        """Check what was given to `samples`.
-
-        Raises:
-            BatchError: naming the column that is unknown, of another length than the others, or of a wrong kind.
-        """
+        """Check what was given to `samples`."""
         columns: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if unknown := [name for name in columns if name not in Columns.__annotations__]:
             raise BatchError(unknown[0], "it is", f"one of {', '.join(Columns.__annotations__)}")

@@ -7,6 +7,7 @@ import numpy as np
 
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import SAMPLES, Cell, Histogram, Table
+from tracker_diag.samples.rewards import known
 from tracker_diag.samples.samples import Samples
 
 EACH = 4
@@ -55,16 +56,14 @@ def samples_table(samples: Samples, step: int, suspicious: Sequence[int] = ()) -
 
 def reward_histogram(samples: Samples) -> Histogram | None:
     """The rewards of the step in up to 32 bins; None where there are none. Edges are those of this step."""
-    rewards = samples["reward"]
-    rewards = rewards[np.isfinite(rewards)]
+    rewards = known(samples["reward"])
     if not len(rewards):
         return None
-    lowest, highest = float(rewards.min()), float(rewards.max())
-    wide = (lowest, highest) if highest > lowest and np.isfinite(highest - lowest) else None
-    if wide is None:
-        half = max(0.5, abs(lowest) * 1e-6)
-        wide = (lowest - half, lowest + half)
-    counts, edges = np.histogram(rewards, bins=BINS, range=wide)
+    low, high = float(rewards.min()), float(rewards.max())
+    if not (high > low and np.isfinite(high - low)):
+        half = max(0.5, abs(low) * 1e-6)
+        low, high = low - half, low + half
+    counts, edges = np.histogram(rewards, bins=BINS, range=(low, high))
     return Histogram(f"{NAME}/reward/hist", SAMPLES, "reward", counts, edges, np.zeros_like(counts))
 
 

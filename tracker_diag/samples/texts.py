@@ -44,12 +44,9 @@ def text_features(texts: Sequence[Any]) -> dict[str, Float64Array]:
     """(n,) of each text: whether it refuses, claims success, repeats itself or is blank, its marks, and what it does.
 
     A text that is None is unknown.
-
-    Raises:
-        BatchError: it is neither text nor bytes.
     """
     decoded = [_decoded(text) for text in texts]
-    starts = [_plain(text[_answer(text) :][:START].lstrip()) for text in decoded]
+    starts = [_plain(text.rpartition(REASONING_ENDS)[2][:START].lstrip()) for text in decoded]
     ends = np.array([_of_end(text) for text in decoded], dtype=float).reshape(len(decoded), 3)
     features: dict[str, Any] = {
         "refuses": having(starts, REFUSALS),
@@ -62,11 +59,7 @@ def text_features(texts: Sequence[Any]) -> dict[str, Float64Array]:
 
 
 def token_features(given: Any, lengths: Float64Array | None) -> dict[str, Float64Array]:
-    """(n,) of the ids of each sequence: whether it repeats itself, and what it does.
-
-    Raises:
-        BatchError: the ids of a sequence are no list of whole numbers.
-    """
+    """(n,) of the ids of each sequence: whether it repeats itself, and what it does."""
     if hasattr(given, "detach"):
         given = given.detach().cpu().numpy()
     table = np.full((len(given), 2), np.nan)
@@ -93,11 +86,6 @@ def _decoded(text: Any) -> str:
     if not isinstance(text, str):
         raise BatchError("text", f"{type(text).__name__} for a sequence", "text, bytes or None")
     return text
-
-
-def _answer(text: str) -> int:
-    """Where the answer begins, after any reasoning."""
-    return text.rfind(REASONING_ENDS) + len(REASONING_ENDS) if REASONING_ENDS in text else 0
 
 
 def _plain(text: str) -> str:

@@ -101,6 +101,6 @@ def tool_rows(samples: Samples) -> list[ToolRow]:
         failed, timeout, malformed = (float(its[field].mean()) for field in ("failed", "timeout", "malformed"))
         p50 = float(np.median(seconds)) if len(seconds) else None
         p95 = float(np.quantile(seconds, 0.95)) if len(seconds) >= FEWEST_FOR_P95 else None
-        means = [float(values.mean()) if len(values) else None for values in (cut, tokens)]
-        rows.append(ToolRow(name, len(its), failed, timeout, malformed, means[0], p50, p95, means[1]))
+        truncated, size = (float(values.mean()) if len(values) else None for values in (cut, tokens))
+        rows.append(ToolRow(name, len(its), failed, timeout, malformed, truncated, p50, p95, size))
     return sorted(rows, key=lambda row: -row.calls)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tracker_diag.health import Health
 from tracker_diag.records import Drawing, Record, Scalar, Table
-from tracker_diag.report.note import note_on
+from tracker_diag.report.markdown import note_on
 from tracker_diag.report.picture import picture
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding

@@ -13,8 +13,8 @@ from verifiers.v1 import graph
 import tracker_diag as td
 from tests.integrations.conformance import counted
 from tracker_diag import Monitor
-from tracker_diag.preflight.openenv import AsGymnasium
-from tracker_diag.samples.traces.verifiers import as_chat
+from tracker_diag.preflight.environment import AsGymnasium
+from tracker_diag.samples.traces.chats import as_chat
 
 KEPT = Path(__file__).with_name("verifiers.jsonl")
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import tracker_diag as td
-from tracker_diag.preflight.openenv import AsGymnasium
+from tracker_diag.preflight.environment import AsGymnasium
 
 STAND_INS = (
     "openai", "anthropic", "mcp", "fastmcp", "prime_sandboxes", "prime_tunnel", "prime_runs", "gepa", "math_verify",

@@ -124,7 +124,7 @@ def rng():
 
 
 @pytest.fixture
-def told():
+def shown():
     """What is logged; AReaL puts another root in place of that which pytest listens to."""
     messages = []
     handler = logging.Handler()
@@ -145,12 +145,12 @@ def test_packed_tokens_are_sliced_by_context_and_by_the_version_that_sampled_the
     actor = an_actor()
     actor.engine.drift = 0.01
     one_step(actor, made(rng))
-    found = counted(monitor, "mismatch")
+    tokens = counted(monitor, "mismatch")
     lengths = [RESPONSE - row % 3 for row in range(ROWS)]
-    assert found["text_only"] == found["policy_lag:2"] == ROWS // 2 * 8 + sum(lengths[ROWS // 2 :])
-    assert found["post_tool"] == found["policy_lag:0"] == sum(n - 12 for n in lengths[: ROWS // 2])
-    assert found["advantage:positive"] + found["advantage:negative"] <= found["all"]
-    assert counted(monitor, "policy") == counted(monitor, "reference") == found
+    assert tokens["text_only"] == tokens["policy_lag:2"] == ROWS // 2 * 8 + sum(lengths[ROWS // 2 :])
+    assert tokens["post_tool"] == tokens["policy_lag:0"] == sum(n - 12 for n in lengths[: ROWS // 2])
+    assert tokens["advantage:positive"] + tokens["advantage:negative"] <= tokens["all"]
+    assert counted(monitor, "policy") == counted(monitor, "reference") == tokens
 
 
 def test_tokens_that_rejection_takes_out_of_the_loss_are_seen(monitor, rng):
@@ -199,8 +199,8 @@ class TestConformance(SameWithUs, WatchedOnce, KnowsTheSettings, LeavesNoHook, R
     BY_DEFAULT = {"actor", "actor_alloc"}
 
     @pytest.fixture
-    def messages(self, told):
-        return lambda: told
+    def messages(self, shown):
+        return lambda: shown
 
     @pytest.fixture(autouse=True)
     def patch(self, monkeypatch):
@@ -252,10 +252,10 @@ class TestConformance(SameWithUs, WatchedOnce, KnowsTheSettings, LeavesNoHook, R
         trainer.stats_logger.close()
 
 
-def test_a_single_controller_is_told_as_no_signal(monkeypatch, told):
+def test_a_single_controller_is_told_as_no_signal(monkeypatch, shown):
     monkeypatch.delenv("AREAL_SPMD_MODE")
     tracker_diag_areal.attach(a_trainer(mode="disabled"), monitor=Monitor()).close()
-    assert ["no signal" in message for message in told] == [True]
+    assert ["no signal" in message for message in shown] == [True]
     assert not hasattr(ppo.grpo_loss_fn, "__wrapped__")
 
 
@@ -292,7 +292,7 @@ def test_of_ranks_that_have_the_same_sequences_the_first_is_looked_at(monkeypatc
     job(trainer, rank, data=data, head=rank % 2 == 0)
     monitor = tracker_diag_areal.attach(trainer)
     assert hooked(trainer) == (rank % 2 == 0, rank % 2 == 0)
-    assert [one.name for one in monitor.trackers] == (["jsonl"] if rank == 0 else [])
+    assert [tracker.name for tracker in monitor.trackers] == (["jsonl"] if rank == 0 else [])
     if rank % 2 == 0:
         ranks = monitor._run.intake._ranks
         assert (ranks._rank, len(ranks._others)) == (data[0], 1 if rank == 0 else 0)
@@ -300,20 +300,20 @@ def test_of_ranks_that_have_the_same_sequences_the_first_is_looked_at(monkeypatc
     assert hooked(trainer) == (False, False)
 
 
-def test_with_pipeline_parallelism_no_signal_is_told_by_the_rank_that_logs(monkeypatch, job, told):
+def test_with_pipeline_parallelism_no_signal_is_told_by_the_rank_that_logs(monkeypatch, job, shown):
     trainer = a_trainer(mode="disabled")
     job(trainer, 0, data=(0, 2), stages=2)
     tracker_diag_areal.attach(trainer)
     trainer.stats_logger.close()
-    assert ["leave the actor in one stage" in message for message in told] == [True]
+    assert ["leave the actor in one stage" in message for message in shown] == [True]
 
 
 @pytest.mark.parametrize("name", ["data_parallel_rank", "data_parallel_world_size", "is_data_parallel_head"])
-def test_an_engine_that_says_nothing_of_its_share_costs_the_other_ranks_alone(job, told, without, rng, name):
+def test_an_engine_that_says_nothing_of_its_share_costs_the_other_ranks_alone(job, shown, without, rng, name):
     trainer = a_trainer(mode="disabled")
     job(trainer, 0, data=(0, 2))
     monitor = without(trainer.actor, name, lambda: tracker_diag_areal.attach(trainer))
-    assert "tokens of other ranks than the first are not seen" in without.told_once(told)
+    assert "tokens of other ranks than the first are not seen" in without.told_once(shown)
     trainer.stats_logger.commit(0, 0, 0, one_step(an_actor(), made(rng)))
     trainer.stats_logger.close()
     assert {row[1] for row in monitor.slices_table().rows} >= {"text_only", "post_tool"}
@@ -344,8 +344,8 @@ def test_two_ranks_are_seen_as_one_process_would_see_them_and_train_as_without_u
             assert ours == {name: counted(alone, pair, column)[name] for name in ours}
     assert counted(alone, "mismatch")["post_tool"]
     assert alerted("POL001") == {"wandb", "webhook"}
-    told = [one["title"] for one in alerted.told]  # a later one says that the reward never rose
-    assert told.count("Token probabilities diverge after tool calls (POL001 post_tool)") == 1  # by one process
+    titles = [alert["title"] for alert in alerted.alerts]  # a later one says that the reward never rose
+    assert titles.count("Token probabilities diverge after tool calls (POL001 post_tool)") == 1  # by one process
 
 
 @pytest.mark.matrix("areal", "real modules, made tensors")

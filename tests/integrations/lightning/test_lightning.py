@@ -93,8 +93,8 @@ def test_what_happens_in_training_is_in_the_mlflow_run_before_that_is_ended(tmp_
     with pytest.raises(RuntimeError, match="out of memory"):
         trainer(tmp_path, [DiagnosticsCallback()], logger=logger, steps=20).fit(Breaks(nan_from=12), loader(20))
     run = mlflow.get_run(logger.run_id)
-    found = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))["findings"]
-    assert [finding["fired"] for finding in found if finding["rule"] == "NUM004"] == [12]
+    findings = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))["findings"]
+    assert [finding["fired"] for finding in findings if finding["rule"] == "NUM004"] == [12]
     assert (run.info.status, run.data.tags["diag.alert.state"]) == ("FAILED", "error")
 
 
@@ -240,27 +240,27 @@ def test_batches_between_two_rows_add_up(tmp_path, make_batch):
     backend = CapturingTracker()
     callback = DiagnosticsCallback(monitor=td.Monitor([backend], window=1))
     trainer(tmp_path, [callback], steps=8, every=4).fit(Agent(make_batch), loader(8))
-    one = make_batch(np.random.default_rng(0))
-    tokens = int(one["model_mask"].sum())
+    batch = make_batch(np.random.default_rng(0))
+    tokens = int(batch["model_mask"].sum())
     for step in (3, 7):
-        found = backend.scalars(step)
-        assert found["diag/policy/text_only/count"] + found["diag/policy/post_tool/count"] == 4 * tokens
+        values = backend.scalars(step)
+        assert values["diag/policy/text_only/count"] + values["diag/policy/post_tool/count"] == 4 * tokens
 
 
 def test_a_resumed_fit_goes_on_with_its_baselines_and_one_without_a_state_says_so(tmp_path, make_batch, caplog):
     def fit(steps, callback, path=None):
-        one = trainer(tmp_path, [callback] if callback else [], steps=steps)
-        one.fit(Agent(make_batch if callback else None), loader(20), ckpt_path=path)
-        one.save_checkpoint(tmp_path / "saved.ckpt")
+        made = trainer(tmp_path, [callback] if callback else [], steps=steps)
+        made.fit(Agent(make_batch if callback else None), loader(20), ckpt_path=path)
+        made.save_checkpoint(tmp_path / "saved.ckpt")
         return tmp_path / "saved.ckpt"
 
     first, second, without = (td.Monitor() for _ in range(3))
     file = fit(6, DiagnosticsCallback(monitor=first))
     with caplog.at_level("WARNING", logger="tracker_diag"):
         fit(10, DiagnosticsCallback(monitor=second), file)
-        assert not [one for one in caplog.messages if "begin anew" in one]
+        assert not [message for message in caplog.messages if "begin anew" in message]
         fit(10, DiagnosticsCallback(monitor=without), fit(6, None))
-    assert [one for one in caplog.messages if "begin anew" in one]
+    assert [message for message in caplog.messages if "begin anew" in message]
     assert first.failures == second.failures == without.failures == []
     assert second.summary().steps == first.summary().steps + 4
     assert without.summary().steps == 4

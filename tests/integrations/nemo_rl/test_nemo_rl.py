@@ -41,20 +41,20 @@ class LoggerInterface(ABC):
 
 class Tracker(LoggerInterface):
     def __init__(self):
-        self.told = []
+        self.logged = []
 
     def log_metrics(self, *given, **named):
-        self.told.append((given, named))
+        self.logged.append((given, named))
 
     def log_hyperparams(self, params):
-        self.told.append(params)
+        self.logged.append(params)
 
     def log_histogram(self, histogram, step, name): ...
 
     def log_plot(self, figure, step, name): ...
 
     def finish(self):
-        self.told.append("finished")
+        self.logged.append("finished")
 
 
 class Logger(LoggerInterface):
@@ -237,7 +237,7 @@ class TestConformance(SameWithUs, KnowsTheSettings, Resumes, SurvivesWhatIsGone)
         training.log_plot(None, 0, "plot")
         training.log_histogram([1.0], 0, "histogram")
         training.finish()
-        return training.loggers[-1].told
+        return training.loggers[-1].logged
 
     def begin(self, folder, monitor):
         logger, manager = Logger(), CheckpointManager(folder)

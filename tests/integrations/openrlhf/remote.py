@@ -32,8 +32,8 @@ class Strategy:
     def is_rank_0(self):
         return False  # which has no progress bar
 
-    def all_reduce(self, found):
-        return found
+    def all_reduce(self, metrics):
+        return metrics
 
     def backward(self, loss, model, optimizer):
         loss.backward()

@@ -259,13 +259,13 @@ def load(prompts=4 * [TASK], same=1):
 # train loop logs on each rank, and closes no monitor.
 class Released:
     def __init__(self):
-        self.told = []
+        self.logged = []
 
     def log(self, metrics, step):
-        self.told.append((step, dict(metrics)))
+        self.logged.append((step, dict(metrics)))
 
     def close(self):
-        self.told.append("closed")
+        self.logged.append("closed")
 
 
 @pytest.fixture
@@ -301,17 +301,17 @@ def train_released(released, rng, steps):
 class Wandb(Base):
     """Writes down what it gets, as the tracker that comes after."""
 
-    def __init__(self, told):
+    def __init__(self, logged):
         super().__init__(None)
-        self.told = told
+        self.logged = logged
 
     async def log_metrics(self, metrics, step):
-        self.told.append((step, dict(metrics)))
+        self.logged.append((step, dict(metrics)))
 
     async def log_episodes(self, episodes, step, kind, subset): ...
 
     async def finalize(self):
-        self.told.append("finalized")
+        self.logged.append("finalized")
 
 
 def sequence(rng, number, loss=integration.loss):
@@ -402,7 +402,7 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatIsGone, Resumes):
 
     def train(self, training, loss=integration.loss):
         losses = train(self.prime_rl, np.random.default_rng(0), 3, loss=loss)
-        return losses, training.told
+        return losses, training.logged
 
     def plain(self):
         return self.train(self.make(), lambda inputs, kl_tau: default_loss_fn(inputs, DefaultLossConfig(kl_tau)))
@@ -437,8 +437,8 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatIsGone, Resumes):
         monitor = self.attach(training, Monitor([CapturingTracker()]))
         assert [type(item).__name__ for item in self.prime_rl.MONITORS] == ["DiagnosticsMonitor", "Wandb"]
         self.train(training)
-        assert training.told[:2] == [(0, {"perf/throughput": 5.0, "step": 0}), (0, {"optim/lr": 1e-5, "step": 0})]
-        assert training.told[-1] == "finalized"
+        assert training.logged[:2] == [(0, {"perf/throughput": 5.0, "step": 0}), (0, {"optim/lr": 1e-5, "step": 0})]
+        assert training.logged[-1] == "finalized"
         tokens = counted(monitor, "mismatch")
         assert (tokens["text_only"], tokens["post_tool"]) == (3 * 4 * 12, 3 * 4 * 14)
 
@@ -461,11 +461,11 @@ def test_of_a_release_rank_0_sees_its_sequences_and_metrics(released, rng):
     monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
     assert integration.attach() is monitor
     train_released(released, rng, 3)
-    assert released.monitor.told[:2] == [(0, {"perf/throughput": 5.0, "step": 0}), (0, {"optim/lr": 1e-5, "step": 0})]
-    assert len(released.monitor.told) == 6
+    assert released.monitor.logged[:2] == [(0, {"perf/throughput": 5.0, "step": 0}), (0, {"optim/lr": 1e-5, "step": 0})]
+    assert len(released.monitor.logged) == 6
     assert monitor.summary().steps == 3
     released.monitor.close()
-    assert released.monitor.told[-1] == "closed"
+    assert released.monitor.logged[-1] == "closed"
     assert counted(monitor, "mismatch")["post_tool"] == 3 * 4 * 14
     assert not +monitor.health
     monitor.log({"reward": 1.0}, 99)

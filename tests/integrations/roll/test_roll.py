@@ -85,13 +85,13 @@ class Quiet:
     """A tracker of one's own registered with ROLL, as its documentation tells."""
 
     def __init__(self, config, **kwargs):
-        self.told = []
+        self.logged = []
 
     def log(self, values, step, **kwargs):
-        self.told.append((dict(values), step))
+        self.logged.append((dict(values), step))
 
     def finish(self):
-        self.told.append("finished")
+        self.logged.append("finished")
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_tokens_before_filters_and_metrics_with_their_step(roll):
         assert tokens["post_tool"] == 5 * 3 * 4
         assert tokens["env:shop"] == 5 * (3 * 6 + 4)
     assert counted(monitor, "policy") == {}
-    assert tracker.told[0][0]["actor/pg_loss@sum"] == 0.1
+    assert tracker.logged[0][0]["actor/pg_loss@sum"] == 0.1
 
 
 def test_without_a_reference_rolls_copy_of_the_old_policy_is_none(roll):
@@ -188,7 +188,7 @@ def test_history_of_a_resumed_run_is_not_told_again(roll):
     thread = threading.Thread(target=lambda: tracker.log(values={"critic/score/mean": 1.0}, step=3))
     thread.start()
     thread.join()
-    assert tracker.told == [({"critic/score/mean": 1.0}, 3)]
+    assert tracker.logged == [({"critic/score/mean": 1.0}, 3)]
     assert monitor.step is None
 
 
@@ -229,7 +229,7 @@ class TestConformance(SameWithUs, KnowsTheSettings, Resumes, SurvivesWhatIsGone)
     def train(self, training, steps=3):
         tracker = train(self.roll, training, steps)
         tracker.finish()
-        return tracker.told
+        return tracker.logged
 
     def begin(self, folder, monitor):
         """The row of the checkpoint is logged after it; workers keep states of their own."""

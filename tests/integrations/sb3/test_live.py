@@ -39,13 +39,13 @@ class Paid(gymnasium.Wrapper):
 def fired(steps, *, ends=True, pays=1.0, change=lambda model: None, true=False, **settings):
     """The rules above info that a live run reported, and its monitor; `true`: the logged return is CartPole's own."""
 
-    def one():
+    def make_env():
         made = gymnasium.make("CartPole-v1") if ends else gymnasium.make("CartPole-v1").unwrapped
         if not ends:
             made.spec = gymnasium.spec("CartPole-v1")
         return Paid(Recorded(made) if true else made, pays, ends)
 
-    envs = DummyVecEnv([one] * 4) if true else make_vec_env(one, n_envs=4, seed=0)
+    envs = DummyVecEnv([make_env] * 4) if true else make_vec_env(make_env, n_envs=4, seed=0)
     envs.seed(0)
     model = PPO("MlpPolicy", envs, seed=0, **SMALL | settings)
     change(model)
@@ -57,7 +57,7 @@ def fired(steps, *, ends=True, pays=1.0, change=lambda model: None, true=False, 
         if finding.fired is not None:  # no trend begins before the series that it is seen in, nor after it is reported
             assert first_of(finding, kept) <= finding.onset <= finding.fired, finding
     return (
-        {one.rule.name for one in result if one.fired is not None and one.full_severity != "info"},
+        {make_env.rule.name for make_env in result if make_env.fired is not None and make_env.full_severity != "info"},
         result,
         callback.monitor,
     )

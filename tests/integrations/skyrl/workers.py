@@ -44,4 +44,4 @@ def test_a_tail_after_tools_in_the_workers_reaches_every_tracker_and_the_webhook
     assert [policy[name] for name in ("all", "post_tool")] == [mismatch[name] for name in ("all", "post_tool")]
     assert monitor.health["rank_errors"] == monitor.health["integration_errors"] == 0
     assert alerted("POL001") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
-    assert "policy p95" in next(item["text"] for item in alerted.told if "(POL001" in item["title"])
+    assert "policy p95" in next(item["text"] for item in alerted.alerts if "(POL001" in item["title"])

@@ -29,7 +29,7 @@ LENGTHS = (12, 7)
 
 
 def log(args, metrics, step_key):
-    args.told.append((step_key, dict(metrics)))
+    args.logged.append((step_key, dict(metrics)))
 
 
 def vanilla_tis_function(args, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks, **kwargs):
@@ -86,7 +86,7 @@ def arguments(**others):
         "global_batch_size": 16,
         "advantage_estimator": "grpo",
         "custom_tis_function_path": "tracker_diag_slime.tis",
-        "told": [],
+        "logged": [],
     }
     return SimpleNamespace(**known | others)
 
@@ -155,14 +155,14 @@ class TestConformance(SameWithUs, WatchedOnce, KnowsTheSettings, LeavesNoHook, R
     def train(self, training):
         losses = train(self.slime, training, integration.tis)
         self.monitor.close()  # slime says no end
-        return losses, training.told
+        return losses, training.logged
 
     def plain(self):
         def own(args, *, pg_loss, loss_masks, **_):
             return pg_loss, loss_masks, {}
 
         training = self.make()
-        return train(self.slime, training, own, begin=lambda *_: None), training.told
+        return train(self.slime, training, own, begin=lambda *_: None), training.logged
 
     def hooked(self, training):
         return [self.slime.logging_utils.log]
@@ -188,7 +188,7 @@ def test_tokens_and_metrics_belong_to_the_steps_of_training(slime):
     monitor = integration.attach(arguments(), monitor=Monitor([backend]))
     args = arguments()
     train(slime, args, integration.tis, steps=4, per_rollout=2)
-    assert [key for key, _ in args.told].count("train/step") == 4
+    assert [key for key, _ in args.logged].count("train/step") == 4
     assert monitor.step == 3
     summary = monitor.close()
     assert summary.steps == 4

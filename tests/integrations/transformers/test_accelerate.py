@@ -57,8 +57,8 @@ def test_a_tail_that_grows_is_found_in_the_runs_that_accelerate_starts_and_ends(
     run = mlflow.get_run(run_id)
     assert run.info.status == "FINISHED"
     assert run.data.metrics["reward"] == 0.5
-    found = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))["findings"]
-    (tail,) = [finding for finding in found if finding["rule"] == "POL001"]
+    findings = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))["findings"]
+    (tail,) = [finding for finding in findings if finding["rule"] == "POL001"]
     assert tail["slice"] == "post_tool"
     assert run.data.tags["diag.first_break"].startswith("after tool calls @")
     assert alerted("POL001") == {*trackers, "webhook"}

@@ -46,13 +46,13 @@ def test_it_saves_evaluates_and_stops_and_the_register_knows_where_to_go_back_to
     assert monitor.failures == []
     assert trainer.state.global_step == 7
     assert seen.evaluated == [7]
-    assert sorted(one.name for one in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in (3, 6, 7)]
+    assert sorted(folder.name for folder in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in (3, 6, 7)]
     done = [event for _, event in monitor.events]
     assert any(event.startswith("guard rollback: not done, gives way to stop_training") for event in done)
     register = monitor.guards.checkpoints
     assert {row[0]: row[2] for row in register.table().rows} == {3: "yes", 6: "yes", 7: "no"}
-    found, wrong, certain = register.before(7, register.reread)
-    assert (found.step, found.path, wrong, certain) == (6, str(tmp_path / "checkpoint-6"), [], True)
+    checkpoint, wrong, certain = register.before(7, register.reread)
+    assert (checkpoint.step, checkpoint.path, wrong, certain) == (6, str(tmp_path / "checkpoint-6"), [], True)
 
 
 def test_a_rollback_stops_it_and_leaves_word_for_a_launcher(tmp_path):

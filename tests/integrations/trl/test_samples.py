@@ -81,10 +81,10 @@ class Trainer:
 
 class Listening:
     def __init__(self):
-        self.told = []
+        self.batches = []
 
     def samples(self, **columns):
-        self.told.append(columns)
+        self.batches.append(columns)
 
 
 def generation(samples, ids, masked=(), tool=None):
@@ -99,11 +99,11 @@ def generation(samples, ids, masked=(), tool=None):
 
 
 def test_each_process_tells_its_own_share_in_the_groups_of_all():
-    heard = Listening()
-    samples = CompletionSamples(Trainer(), heard, "style")
+    listening = Listening()
+    samples = CompletionSamples(Trainer(), listening, "style")
     for _ in range(2):
         generation(samples, [[5, 6, EOS], [5, 6, 7], [5, EOS], [PAD]])
-    first, second = heard.told
+    first, second = listening.batches
     assert first["reward"] == [8.0, 10.0, 12.0, 14.0]
     assert first["correct"] == [9.0, 11.0, 13.0, 15.0]
     assert first["truncated"] == [False, True, False, False]
@@ -113,17 +113,17 @@ def test_each_process_tells_its_own_share_in_the_groups_of_all():
 
 
 def test_tool_tokens_are_no_part_of_a_length_and_of_what_is_masked_none_is_known():
-    heard = Listening()
-    samples = CompletionSamples(Trainer(), heard)
+    listening = Listening()
+    samples = CompletionSamples(Trainer(), listening)
     generation(samples, [[5, 6, EOS], [5, 6, 7]], masked=(1,), tool=[[1, 0, 1], [0, 0, 0]])
-    assert heard.told[0]["length"] == [2, None]
+    assert listening.batches[0]["length"] == [2, None]
 
 
 def test_an_evaluation_tells_nothing():
-    heard, trainer = Listening(), Trainer()
+    listening, trainer = Listening(), Trainer()
     trainer.model.training = False
-    generation(CompletionSamples(trainer, heard), [[5, EOS]])
-    assert heard.told == []
+    generation(CompletionSamples(trainer, listening), [[5, EOS]])
+    assert listening.batches == []
 
 
 def test_a_reward_function_that_is_not_there_is_told_at_once():

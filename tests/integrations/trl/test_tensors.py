@@ -19,10 +19,10 @@ class Listening:
     """Replaces the monitor, and keeps what it gets."""
 
     def __init__(self):
-        self.told = []
+        self.batches = []
 
     def observe(self, **tensors):
-        self.told.append(tensors)
+        self.batches.append(tensors)
 
 
 def made(iterations=1, steps=1, accumulation=1, beta=0.0, **more):
@@ -57,14 +57,14 @@ def step(tensors, trainer, batch, logprobs=None):
 
 
 @pytest.fixture
-def heard():
+def listening():
     return Listening()
 
 
-def test_masks_are_of_the_completion_alone_and_tool_tokens_are_no_model_tokens(heard):
+def test_masks_are_of_the_completion_alone_and_tool_tokens_are_no_model_tokens(listening):
     trainer = made(beta=0.1)
-    step(GrpoTensors(trainer, heard), trainer, inputs(ref_per_token_logps=torch.zeros(B, T)))
-    (messages,) = heard.told
+    step(GrpoTensors(trainer, listening), trainer, inputs(ref_per_token_logps=torch.zeros(B, T)))
+    (messages,) = listening.batches
     assert messages["response_mask"].sum() == B * T - 2
     assert messages["model_mask"].sum() == B * T - 2 - 2 * B  # the tool mask is padded with 1
     assert messages["control"].nonzero().tolist() == [[0, 7]]
@@ -72,29 +72,29 @@ def test_masks_are_of_the_completion_alone_and_tool_tokens_are_no_model_tokens(h
     assert prompt[0] == prompt[2] == prompt[3] != prompt[1]
 
 
-def test_without_a_tool_mask_every_token_of_the_completion_is_the_models(heard):
+def test_without_a_tool_mask_every_token_of_the_completion_is_the_models(listening):
     trainer, batch = made(beta=0.1), inputs(ref_per_token_logps=torch.zeros(B, T))
     del batch["tool_mask"]
-    step(GrpoTensors(trainer, heard), trainer, batch)
-    assert torch.equal(heard.told[0]["model_mask"], heard.told[0]["response_mask"])
+    step(GrpoTensors(trainer, listening), trainer, batch)
+    assert torch.equal(listening.batches[0]["model_mask"], listening.batches[0]["response_mask"])
 
 
-def test_the_old_policy_is_told_after_the_first_update_alone(heard):
+def test_the_old_policy_is_told_after_the_first_update_alone(listening):
     trainer = made(iterations=3)
-    tensors = GrpoTensors(trainer, heard)
+    tensors = GrpoTensors(trainer, listening)
     for _ in range(6):
         step(tensors, trainer, inputs(old_per_token_logps=torch.zeros(B, T)))
-    assert len(heard.told) == 4
-    assert all("old_logprobs" in messages for messages in heard.told)
+    assert len(listening.batches) == 4
+    assert all("old_logprobs" in messages for messages in listening.batches)
 
 
-def test_a_ratio_that_is_1_by_construction_is_told_once_so_that_rules_can_say_so(heard):
+def test_a_ratio_that_is_1_by_construction_is_told_once_so_that_rules_can_say_so(listening):
     trainer = made()
-    tensors = GrpoTensors(trainer, heard)
+    tensors = GrpoTensors(trainer, listening)
     assert not tensors.ratio_expected
     for _ in range(3):
         step(tensors, trainer, inputs(), torch.full((B, T), -1.0))
-    (messages,) = heard.told
+    (messages,) = listening.batches
     assert torch.equal(messages["logprobs"], messages["old_logprobs"])
 
 
@@ -103,22 +103,22 @@ def test_a_ratio_that_is_1_by_construction_is_told_once_so_that_rules_can_say_so
     [{"iterations": 2}, {"steps": 2}, {"beta": 0.1}, {"use_vllm": True}, {"rollout_func": print}],
     ids=["iterations", "steps", "beta", "vllm", "rollout_func"],
 )
-def test_settings_with_which_a_ratio_comes(heard, given):
-    assert GrpoTensors(made(**given), heard).ratio_expected
+def test_settings_with_which_a_ratio_comes(listening, given):
+    assert GrpoTensors(made(**given), listening).ratio_expected
 
 
-def test_steps_that_are_accumulated_leave_the_policy_as_it_was(heard):
-    assert not GrpoTensors(made(steps=2, accumulation=2), heard).ratio_expected
+def test_steps_that_are_accumulated_leave_the_policy_as_it_was(listening):
+    assert not GrpoTensors(made(steps=2, accumulation=2), listening).ratio_expected
 
 
-def test_the_sampler_is_told_once_a_generation_without_what_it_could_not_score(heard):
+def test_the_sampler_is_told_once_a_generation_without_what_it_could_not_score(listening):
     trainer = made(iterations=2, use_vllm=True)
-    tensors = GrpoTensors(trainer, heard)
+    tensors = GrpoTensors(trainer, listening)
     rollout = torch.zeros(B, T)
     rollout[0, 1] = rollout[2, 6] = rollout[3, 4] = float("nan")  # the last is a tool's token
     for _ in range(2):
         step(tensors, trainer, inputs(old_per_token_logps=torch.zeros(B, T), sampling_per_token_logps=rollout))
-    mismatch = [messages for messages in heard.told if "rollout_logprobs" in messages]
+    mismatch = [messages for messages in listening.batches if "rollout_logprobs" in messages]
     assert len(mismatch) == 1
     assert not mismatch[0]["rollout_logprobs"][mismatch[0]["model_mask"]].isnan().any()
     assert not mismatch[0]["response_mask"][0, 1]  # a gap in the model's tokens alone would be a tool's
@@ -126,45 +126,45 @@ def test_the_sampler_is_told_once_a_generation_without_what_it_could_not_score(h
     assert tensors.left_out() == {}
 
 
-def test_weights_of_whole_sequences_are_not_those_of_tokens(heard):
+def test_weights_of_whole_sequences_are_not_those_of_tokens(listening):
     trainer = made(use_vllm=True)
-    tensors = GrpoTensors(trainer, heard)
+    tensors = GrpoTensors(trainer, listening)
     given = {"old_per_token_logps": torch.zeros(B, T), "sampling_per_token_logps": torch.zeros(B, T)}
     step(tensors, trainer, inputs(**given, importance_sampling_ratio=torch.ones(B, 1)))
     step(tensors, trainer, inputs(**given, importance_sampling_ratio=torch.ones(B, T)))
-    mismatch = [messages for messages in heard.told if "rollout_logprobs" in messages]
+    mismatch = [messages for messages in listening.batches if "rollout_logprobs" in messages]
     assert ["applied_weights" in messages for messages in mismatch] == [False, True]
 
 
-def test_completions_that_the_trainer_masks_are_counted_once_a_generation(heard):
+def test_completions_that_the_trainer_masks_are_counted_once_a_generation(listening):
     trainer = made(iterations=2, mask_truncated_completions=True)
-    tensors = GrpoTensors(trainer, heard)
+    tensors = GrpoTensors(trainer, listening)
     batch = inputs(old_per_token_logps=torch.zeros(B, T))
     batch["completion_mask"][2:] = 0
     for _ in range(2):
         step(tensors, trainer, batch)
     assert tensors.left_out() == {"masked_sequences": 2}
-    assert len(heard.told) == 1
+    assert len(listening.batches) == 1
     batch["completion_mask"][:] = 0
     step(tensors, trainer, batch)
     step(tensors, trainer, batch)
     assert tensors.left_out() == {"masked_sequences": 4}
-    assert len(heard.told) == 1  # no empty batch is reported, which would pass for a mask the wrong way round
+    assert len(listening.batches) == 1  # no empty batch is reported, which would pass for a mask the wrong way round
 
 
-def test_what_is_scored_without_a_gradient_is_not_the_policy_that_is_trained(heard):
+def test_what_is_scored_without_a_gradient_is_not_the_policy_that_is_trained(listening):
     trainer = made(beta=0.1)
-    tensors = GrpoTensors(trainer, heard)
+    tensors = GrpoTensors(trainer, listening)
     with torch.no_grad():
         tensors.log_probabilities((torch.zeros(B, T), None), {})
     tensors.loss(None, {"inputs": inputs(ref_per_token_logps=torch.zeros(B, T))})
-    assert heard.told == []
+    assert listening.batches == []
 
 
-def test_of_a_student_only_what_it_has_sampled_itself_is_compared_with_its_teacher(heard):
+def test_of_a_student_only_what_it_has_sampled_itself_is_compared_with_its_teacher(listening):
     trainer, labels = made(accelerator=SimpleNamespace(unwrap_model=lambda model: model)), inputs()["completion_ids"]
     trainer.teacher_model, student = object(), object()
-    tensors, labels[0, 3] = GkdTensors(trainer, heard), IGNORED
+    tensors, labels[0, 3] = GkdTensors(trainer, listening), IGNORED
     loss = {"student_logits": torch.randn(B, T, 50), "teacher_logits": torch.randn(B, T, 50), "labels": labels}
     (_, generated), (_, diverged) = tensors.hooked.values()
     diverged(None, loss)  # a batch of the dataset
@@ -173,33 +173,33 @@ def test_of_a_student_only_what_it_has_sampled_itself_is_compared_with_its_teach
     with torch.no_grad():  # an evaluation
         generated(None, {"model": student})
         diverged(None, loss)
-    assert heard.told == []
+    assert listening.batches == []
     generated(None, {"model": student})
     diverged(None, loss)
-    (messages,) = heard.told
+    (messages,) = listening.batches
     assert messages["model_mask"].sum() == B * T - 1
     both = [loss[name].log_softmax(-1).gather(2, labels.clamp(min=0)[..., None])[..., 0] for name in [*loss][:2]]
     for ours, theirs in zip((messages["logprobs"], messages["ref_logprobs"]), both, strict=True):
         assert torch.allclose(ours[labels >= 0], theirs[labels >= 0])
 
 
-def test_of_iw_opd_the_samplers_ratio_is_seen_too(heard):
-    tensors = IwOpdTensors(made(temperature=2.0, use_vllm=True), heard)
+def test_of_iw_opd_the_samplers_ratio_is_seen_too(listening):
+    tensors = IwOpdTensors(made(temperature=2.0, use_vllm=True), listening)
     ((_, weighted),) = tensors.hooked.values()
     logits, zeros = torch.randn(B, T, 50), torch.zeros(B, T)
     labels = inputs()["completion_ids"]
     weighted(None, {"student_logits": logits, "labels": labels, "teacher_actual_logprobs": zeros,
                     "rollout_logprobs": zeros})  # fmt: skip
-    assert ["rollout_logprobs" in messages for messages in heard.told] == [True, False]
+    assert ["rollout_logprobs" in messages for messages in listening.batches] == [True, False]
     expected = (logits / 2).log_softmax(-1).gather(2, labels[..., None])[..., 0]
-    assert torch.allclose(heard.told[1]["logprobs"], expected)
+    assert torch.allclose(listening.batches[1]["logprobs"], expected)
 
 
-def test_nothing_of_the_graph_is_kept(heard):
+def test_nothing_of_the_graph_is_kept(listening):
     trainer = made(beta=0.1)
-    tensors = GrpoTensors(trainer, heard)
+    tensors = GrpoTensors(trainer, listening)
     step(tensors, trainer, inputs(ref_per_token_logps=torch.zeros(B, T)), torch.zeros(B, T, requires_grad=True) * 2)
-    assert not heard.told[0]["logprobs"].requires_grad
+    assert not listening.batches[0]["logprobs"].requires_grad
     assert tensors._logprobs is None
 
 

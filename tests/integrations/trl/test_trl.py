@@ -74,17 +74,17 @@ def test_a_tool_that_widens_raises_the_finding_on_post_tool_in_mlflow(tmp_path, 
     trainer.add_callback(MLflowCallback)
     run = watched(trainer)
     assert run.monitor.failures == []
-    onsets = {one.rule.id: one.onset for one in run.kept.summary.findings if one.slice == "post_tool" and one.fired}
+    onsets = {it.rule.id: it.onset for it in run.kept.summary.findings if it.slice == "post_tool" and it.fired}
     assert "POL002" in onsets
     assert min(onsets.values()) >= 75  # that is when it begins to widen
-    (found,) = mlflow.search_runs(experiment_names=["widens"], output_format="list")
-    assert found.info.status == "FINISHED"  # the trainer's own doing
+    (logged,) = mlflow.search_runs(experiment_names=["widens"], output_format="list")
+    assert logged.info.status == "FINISHED"  # the trainer's own doing
     client = mlflow.MlflowClient()
-    paths = {one.path for one in client.list_artifacts(found.info.run_id, "diag")}
+    paths = {it.path for it in client.list_artifacts(logged.info.run_id, "diag")}
     assert {"diag/findings.json", "diag/report.html"} <= paths
 
     def history(key):
-        return {one.step: one.value for one in client.get_metric_history(found.info.run_id, key)}
+        return {it.step: it.value for it in client.get_metric_history(logged.info.run_id, key)}
 
     assert [*history("diag/rule/POL002").values()][-1] == 2  # firing
     for pair in ("policy", "reference"):
@@ -99,11 +99,11 @@ def test_with_the_usual_settings_it_says_that_there_is_no_signal_and_how_to_get_
     from train import grpo, watched
 
     run = watched(grpo(tmp_path, per_device_train_batch_size=16, max_steps=3))
-    (said,) = about_us(caplog)
-    assert said.startswith("no signal")
-    assert all(word in said for word in ("num_iterations", "beta", "use_vllm"))
+    (message,) = about_us(caplog)
+    assert message.startswith("no signal")
+    assert all(word in message for word in ("num_iterations", "beta", "use_vllm"))
     summary = run.kept.summary.to_json()
-    blind = {one["rule"]: one["reason"] for one in summary["blind"]}
+    blind = {rule["rule"]: rule["reason"] for rule in summary["blind"]}
     assert "no signal" in blind["POL001"]
     about_ratios = {"POL001", "POL002", "POL003", "POL004", "POL005", "POL006"}
     assert about_ratios <= set(blind)
@@ -166,11 +166,11 @@ def test_the_samplers_ratio_of_a_rollout_function(tmp_path, settings):
 
     def roll(messages, trainer):
         words = trainer.processing_class
-        text = [words.apply_chat_template(one, tokenize=False, add_generation_prompt=True) for one in messages]
+        text = [words.apply_chat_template(message, tokenize=False, add_generation_prompt=True) for message in messages]
         given = words(text, return_tensors="pt", padding=True, padding_side="left")
         with torch.no_grad():
-            said = trainer.model.generate(**given, max_new_tokens=8, min_new_tokens=8, do_sample=True)[:, -8:]
-            ids = torch.cat([given["input_ids"], said, torch.tensor([env] * len(text)), said[:, :4]], 1)
+            sampled = trainer.model.generate(**given, max_new_tokens=8, min_new_tokens=8, do_sample=True)[:, -8:]
+            ids = torch.cat([given["input_ids"], sampled, torch.tensor([env] * len(text)), sampled[:, :4]], 1)
             mask = torch.cat([given["attention_mask"], torch.ones_like(ids[:, -n:])], 1)
             scores = trainer.model(input_ids=ids, attention_mask=mask).logits[:, -n - 1 : -1].log_softmax(-1)
         is_model = torch.ones(n, dtype=torch.long)
@@ -184,10 +184,10 @@ def test_the_samplers_ratio_of_a_rollout_function(tmp_path, settings):
                 "completion_ids": ids[:, -n:].tolist(), "env_mask": [is_model.tolist()] * len(text)}  # fmt: skip
 
     run = watched(grpo(tmp_path, tools=False, more={"rollout_func": roll}, **SMALL | settings))
-    found = counts(run.monitor.slices_table(), "mismatch")
+    tokens = counts(run.monitor.slices_table(), "mismatch")
     assert run.monitor.health["unscored_tokens"] == counted["unscored"]
-    assert found["all"] == counted["model"] - counted["unscored"]
-    assert found["post_tool"] == counted["post"]
+    assert tokens["all"] == counted["model"] - counted["unscored"]
+    assert tokens["post_tool"] == counted["post"]
 
 
 def test_a_resumed_run_goes_on_with_its_state(tmp_path, caplog):
@@ -218,7 +218,7 @@ def others():
     pairs = [{"prompt": f"get {i}", "chosen": " 07", "rejected": " 70"} for i in range(32)]
     labelled = [{"prompt": p["prompt"], "completion": p["chosen"], "label": i % 2 == 0} for i, p in enumerate(pairs)]
     asked = [{"prompt": row["prompt"]} for row in prompts(32)]
-    scored = {"reward_funcs": lambda completions, **_: [0.01 * len(str(said)) for said in completions]}
+    scored = {"reward_funcs": lambda completions, **_: [0.01 * len(str(completion)) for completion in completions]}
     short, long = ({"max_completion_length": most} for most in (8, 16))
     again, fed_back = {"num_iterations": 2}, {"include_environment_feedback": True}
     unsolved = {"success_reward_threshold": 99.0}
@@ -293,9 +293,9 @@ def compared(kind):
                 read = {"": (ids, mask), "teacher_": (inputs["teacher_input_ids"], inputs["teacher_attention_mask"])}
             mine, ids = labels != -100, labels.clamp(min=0)[..., None]
 
-            def log_probabilities(of, name):
+            def log_probabilities(policy, name):
                 tokens, mask = read[name]
-                logits = of(input_ids=tokens, attention_mask=mask).logits[:, -ids.shape[1] - 1 : -1]
+                logits = policy(input_ids=tokens, attention_mask=mask).logits[:, -ids.shape[1] - 1 : -1]
                 return logits.log_softmax(-1).gather(2, ids)[..., 0][mine]
 
             with torch.no_grad():
@@ -403,7 +403,7 @@ def faulty(folder, fault):
 
     def wordy(completions, **_):
         """Pays for length, whatever is said."""
-        return [min(len(said[-1].get("content") or "") / 40, 1.0) for said in completions]
+        return [min(len(messages[-1].get("content") or "") / 40, 1.0) for messages in completions]
 
     def right(completions, answer, **_):
         return judge(errs=0.0)(completions, answer)
@@ -429,7 +429,9 @@ def faulty(folder, fault):
     rewards = [wordy, right, nothing]
     more = {"reward_funcs": rewards, "tools": [lookup]}
     quick = {"per_device_train_batch_size": 16, "learning_rate": 1e-3, "max_steps": steps}
-    trainer = grpo(folder, tools=False, more=more, reward_weights=[float(one is paid) for one in rewards], **quick)
+    trainer = grpo(
+        folder, tools=False, more=more, reward_weights=[float(function is paid) for function in rewards], **quick
+    )
     return watched(trainer, correct="right")
 
 
@@ -444,7 +446,9 @@ def test_a_fault_in_tool_or_reward_is_named_and_the_healthy_twin_is_not(tmp_path
     run = faulty(tmp_path, fault)
     assert run.monitor.failures == []
     assert PLANTED[fault] in run.fired
-    (folder,) = (one.source for one in run.monitor.trackers if one.source)  # with report_to=[] there is no tracker
+    (folder,) = (
+        tracker.source for tracker in run.monitor.trackers if tracker.source
+    )  # with report_to=[] there is no tracker
     rows = [json.loads(line) for line in (Path(folder) / "findings.jsonl").read_text().splitlines()]
     assert PLANTED[fault] in {(row.get("rule"), row.get("slice")) for row in rows if row.get("state") == "firing"}
     record_property("alerts", ["jsonl"])
@@ -455,7 +459,7 @@ def test_a_healthy_run_has_none_of_these_faults_and_could_have_seen_them(tmp_pat
     run = faulty(tmp_path, "healthy")
     rules = {rule for rule, _ in PLANTED.values()}
     assert not rules & {rule for rule, _ in run.fired}
-    assert not rules & {one["rule"] for one in run.kept.summary.to_json()["blind"]}
+    assert not rules & {rule["rule"] for rule in run.kept.summary.to_json()["blind"]}
 
 
 @pytest.mark.nightly
@@ -535,9 +539,9 @@ def test_guards_raise_the_coefficient_save_and_say_what_is_out_of_reach(tmp_path
     assert (betas, max(expected), trainer.beta) == (expected, 0.1, 0.02)
     assert [row[0] for row in monitor.guards.checkpoints.table().rows] == [2]
     assert len({row["learning_rate"] for row in rows}) == 1  # as the trainer itself has it
-    told = [event for step, event in monitor.events if step == 2]
-    assert told[0].startswith("guard kl_cap: coefficient 0.05; for ACM001")
-    assert any("guard refresh_reference: not done, not within reach of this trainer" in event for event in told)
+    texts = [event for step, event in monitor.events if step == 2]
+    assert texts[0].startswith("guard kl_cap: coefficient 0.05; for ACM001")
+    assert any("guard refresh_reference: not done, not within reach of this trainer" in event for event in texts)
 
 
 OVERPAID = """\
@@ -568,7 +572,7 @@ def test_findings_reach_every_tracker(tmp_path, places, alerted, monkeypatch, ca
     run = watched(grpo(tmp_path, tools=tools, more=more, **SMALL | kept))
     wandb.finish()
     assert alerted("ACM001") == {*TRACKERS, "jsonl", "webhook"}
-    sources = [[one.source for one in each.monitor.trackers if one.source] for each in (untracked, run)]
+    sources = [[tracker.source for tracker in each.monitor.trackers if tracker.source] for each in (untracked, run)]
     assert len(sources[1]) == len(TRACKERS)  # so the files are those of the run without
     assert [Path(file).exists() for file in sources[0]] == [True]
     assert run.trainer.values in (2, 3)  # what log-probabilities come with
@@ -622,7 +626,7 @@ def test_a_tool_that_is_broken_on_the_second_rank_alone_is_told_in_every_tracker
     assert ["ENV001", "all"] in first["fired"]
     assert 0.2 < statistics.median(first["failed"]) < 0.8  # of the calls of both: its own do not fail
     assert alerted("ENV001") == {*TRACKERS, "webhook"}
-    assert [one["title"] for one in alerted.told].count("Tool calls fail (ENV001)") == 1  # by one process
+    assert [alert["title"] for alert in alerted.alerts].count("Tool calls fail (ENV001)") == 1  # by one process
 
 
 @pytest.mark.nightly
@@ -647,7 +651,7 @@ def test_every_process_does_what_the_first_one_decides_though_it_found_nothing_i
     first, second = two_processes("guards")
     assert (first["found"], second["found"]) == (1, 0)
     decided = [["update", 0.25], ["update", 1.0]]
-    assert [one[:2] for one in first["asked"]] == [[None, 1.0], *decided, *[[None, 1.0]] * 4]
+    assert [decision[:2] for decision in first["asked"]] == [[None, 1.0], *decided, *[[None, 1.0]] * 4]
     assert first["asked"] == second["asked"]
     weights = first["weights"]
     assert weights == second["weights"]

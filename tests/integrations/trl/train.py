@@ -98,10 +98,10 @@ def common(folder):
 
 def weights(trainer):
     """A hash of all weights, bit by bit."""
-    found = hashlib.sha256()
-    for one in trainer.model.state_dict().values():
-        found.update(one.cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+    digest = hashlib.sha256()
+    for tensor in trainer.model.state_dict().values():
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def model():
@@ -115,13 +115,18 @@ def watched(trainer, **given):
     monitor = attach(trainer, **given)
     monitor.add_tracker(kept := CapturingTracker())
     trainer.train()
-    fired = {(one.rule.id, one.slice) for one in kept.summary.findings if one.fired is not None}
+    fired = {(finding.rule.id, finding.slice) for finding in kept.summary.findings if finding.fired is not None}
     return SimpleNamespace(trainer=trainer, monitor=monitor, kept=kept, fired=fired)
 
 
 def logged(trainer):
     """The rows of training that the trainer itself has logged."""
-    rows = [row for one in trainer.callback_handler.callbacks if isinstance(one, Widening) for row in one.rows]
+    rows = [
+        row
+        for callback in trainer.callback_handler.callbacks
+        if isinstance(callback, Widening)
+        for row in callback.rows
+    ]
     return [row for row in rows if "loss" in row]
 
 
@@ -184,14 +189,14 @@ def slower(folder, first):
     data = Dataset.from_list(prompts(32))
     run = watched(Slow(model(), judge(errs=0.35), args, train_dataset=data, processing_class=tokenizer()))
     scalars = [run.kept.scalars(step) for step in run.kept.records] if first else []
-    return run.monitor, {"slower": [found.get("diag/health/rank_time_ratio") for found in scalars]}
+    return run.monitor, {"slower": [row.get("diag/health/rank_time_ratio") for row in scalars]}
 
 
 def guards(folder, first):
     """One of two processes, of which the first alone finds its entropy too high."""
     own = ({"do": "scale_lr", "bounds": (0.25, 0.25), "hold": 1}, {"do": "stop_update", "hold": 2})
     trainer = grpo(folder, **SMALL | {"max_steps": 6}, ddp_backend="gloo")
-    rules, acting = [entropy_above(0.0 if first else 1e9)], [Guard(act=True, **one) for one in own]
+    rules, acting = [entropy_above(0.0 if first else 1e9)], [Guard(act=True, **it) for it in own]
     monitor = Monitor(rules=rules, catalog=False, guards=acting, ranks=AllReduce())
     attach(trainer, monitor=monitor)
     hashes, asked, decide = {}, [], monitor.decide
@@ -208,8 +213,8 @@ def guards(folder, first):
     monitor.decide = decided
     trainer.add_callback(Hashes())
     trainer.train()
-    found = sum(one.fired is not None for one in monitor.summary().findings)
-    return monitor, {"weights": hashes, "asked": asked, "found": found}
+    number = sum(it.fired is not None for it in monitor.summary().findings)
+    return monitor, {"weights": hashes, "asked": asked, "found": number}
 
 
 if __name__ == "__main__":

@@ -276,16 +276,16 @@ def test_findings_of_a_run_without_a_tracker_are_in_files(rng, alerted):
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"actor_rollout_ref": {"rollout": {"calculate_log_probs": False}}}, "calculate_log_probs=True"),
         ({"algorithm": {"rollout_correction": {"bypass_mode": True}}}, "bypass_mode=False"),
     ],
 )
-def test_settings_that_leave_no_signal_are_told_once(config, said, caplog):
+def test_settings_that_leave_no_signal_are_told_once(config, message, caplog):
     tracker_diag_verl.attach(SimpleNamespace(), config=config).close()
     tracker_diag_verl.CHECKPOINTS.leave()  # else what the next test loads would be of this run
-    assert caplog.text.count(said) == 1
+    assert caplog.text.count(message) == 1
 
 
 def test_a_batch_that_cannot_be_read_is_counted_and_training_goes_on(tracking, rng, caplog):

@@ -33,8 +33,8 @@ CONFIG = {
     "trainer": {"project_name": "released"},
 }  # fmt: skip
 
-for one in os.environ["STAND_INS"].split():  # of transformers 4; verl 0.7.0 imports it, and its losses do not reach it
-    setattr(transformers, one.rpartition(".")[2], object)
+for name in os.environ["STAND_INS"].split():  # of transformers 4; verl 0.7.0 imports it, and its losses do not reach it
+    setattr(transformers, name.rpartition(".")[2], object)
 
 if os.environ["BACKENDS"] == "0":
     sys.modules.update(dict.fromkeys(released.ABSENT))  # accelerate, which verl imports, asks whether they are there

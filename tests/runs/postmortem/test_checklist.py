@@ -13,7 +13,7 @@ LISTS = ("before", "during", "after")
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def diagnosis(tmp_path_factory):
     """A run whose KL ran away, with a context record next to it."""
     folder = tmp_path_factory.mktemp("run")
     rows = [
@@ -29,8 +29,8 @@ def found(tmp_path_factory):
     return diagnose(read_run(str(folder)))
 
 
-def answer(found, when, beginning):
-    (entry,) = [entry for entry in answers(when, found) if entry.ask.startswith(beginning)]
+def answer(diagnosis, when, beginning):
+    (entry,) = [entry for entry in answers(when, diagnosis) if entry.ask.startswith(beginning)]
     return entry
 
 
@@ -45,51 +45,51 @@ def test_each_question_names_rules_and_metrics_that_there_are(when):
         assert item.person or (answered and item.log), item.ask
 
 
-def test_a_rule_that_fired_is_a_no_with_its_evidence(found):
-    entry = answer(found, "during", "Does KL stay")
+def test_a_rule_that_fired_is_a_no_with_its_evidence(diagnosis):
+    entry = answer(diagnosis, "during", "Does KL stay")
     assert entry.verdict == "no"
     assert entry.evidence[0].startswith("POL010 KL spikes or runs away")
 
 
-def test_a_rule_that_could_see_and_found_nothing_is_a_yes(found):
-    entry = answer(found, "during", "Are few samples clipped")
+def test_a_rule_that_could_see_and_found_nothing_is_a_yes(diagnosis):
+    entry = answer(diagnosis, "during", "Are few samples clipped")
     assert (entry.verdict, entry.evidence, entry.log) == ("yes", ("POL011 could see and found nothing",), "")
 
 
-def test_a_rule_that_could_not_see_is_no_yes(found):
-    entry = answer(found, "during", "Do tool calls work")
+def test_a_rule_that_could_not_see_is_no_yes(diagnosis):
+    entry = answer(diagnosis, "during", "Do tool calls work")
     assert entry.verdict == "unknown"
     assert entry.evidence[0] == "ENV001 could not see: no series tool_failure_rate"
     assert entry.log.startswith("the tool calls")
 
 
-def test_settings_and_the_context_record_answer(found):
-    assert answer(found, "before", "Is a limit set").evidence == ("target_kl=0.1",)
-    assert answer(found, "before", "Is the evaluation fixed").evidence == ("evaluation_command=evaluate <all>",)
-    entry = answer(found, "before", "Are seed, settings")
+def test_settings_and_the_context_record_answer(diagnosis):
+    assert answer(diagnosis, "before", "Is a limit set").evidence == ("target_kl=0.1",)
+    assert answer(diagnosis, "before", "Is the evaluation fixed").evidence == ("evaluation_command=evaluate <all>",)
+    entry = answer(diagnosis, "before", "Are seed, settings")
     assert (entry.verdict, entry.evidence) == (
         "yes", ("seed=3", "config: 3 recorded", "commit abcdefabcdef", "versions: 1 recorded")
     )  # fmt: skip
 
 
-def test_code_with_changes_cannot_be_repeated(found):
+def test_code_with_changes_cannot_be_repeated(diagnosis):
     kept = context_of({}, {}, Code("abc", dirty=True)).to_json()
-    dirty = replace(found, run=replace(found.run, context=json.dumps(kept)))
+    dirty = replace(diagnosis, run=replace(diagnosis.run, context=json.dumps(kept)))
     entry = answer(dirty, "before", "Are seed, settings")
     assert (entry.verdict, entry.evidence[2]) == ("no", "commit abc with changes that are not committed")
     assert entry.log
 
 
-def test_what_a_person_has_to_say_stays_a_question_with_what_is_known(found):
-    entry = answer(found, "after", "Is the checkpoint with the best")
+def test_what_a_person_has_to_say_stays_a_question_with_what_is_known(diagnosis):
+    entry = answer(diagnosis, "after", "Is the checkpoint with the best")
     assert entry.verdict == "person"
     assert "eval_score 0.4 at its best" in entry.evidence[0]
-    assert answer(found, "during", "Was each incident").evidence[0].startswith("warn, firing since step")
+    assert answer(diagnosis, "during", "Was each incident").evidence[0].startswith("warn, firing since step")
 
 
 @pytest.mark.parametrize("when", LISTS)
-def test_the_page_is_a_list_of_tasks_and_the_json_says_the_same(found, when):
-    given = answers(when, found)
+def test_the_page_is_a_list_of_tasks_and_the_json_says_the_same(diagnosis, when):
+    given = answers(when, diagnosis)
     assert [answer.ask for answer in given] == [item.ask for item in items(when)]
     text = page(when, "run", given)
     assert text.startswith(f"## Checklist {when} training: run")
@@ -99,8 +99,8 @@ def test_the_page_is_a_list_of_tasks_and_the_json_says_the_same(found, when):
     assert {answer["verdict"] for answer in printed["answers"]} <= {"yes", "no", "unknown", "person"}
 
 
-def test_texts_are_shown_as_they_are(found):
-    text = page("before", "run", answers("before", found))
+def test_texts_are_shown_as_they_are(diagnosis):
+    text = page("before", "run", answers("before", diagnosis))
     assert "evaluate &lt;all\\>" in text
     assert "Cannot know.\n  - ENV004 could not see" in text
 

@@ -31,15 +31,15 @@ def remains(summary, **given):
 
 @pytest.mark.slow
 def test_the_page_says_what_ended_it_what_broke_first_and_from_what_to_repeat_it(summary):
-    said = files(remains(summary))["README.md"]
-    assert said.startswith("# mlflow-1: what ended it\n\n**ValueError: \\*\\*\\***, after step 99.")
-    assert "Token probabilities diverge after tool calls, " in said
-    assert "| code | abc, with changes that are not committed |" in said
-    assert "Not recorded: the data splits (`data_splits`)" in said
-    assert "None was registered." in said
-    assert "    line 59\n" in said
-    assert "line 20\n" not in said  # all of it is in a file
-    assert "`tracker-diag diagnose mlflow:1` shows it again." in said
+    text = files(remains(summary))["README.md"]
+    assert text.startswith("# mlflow-1: what ended it\n\n**ValueError: \\*\\*\\***, after step 99.")
+    assert "Token probabilities diverge after tool calls, " in text
+    assert "| code | abc, with changes that are not committed |" in text
+    assert "Not recorded: the data splits (`data_splits`)" in text
+    assert "None was registered." in text
+    assert "    line 59\n" in text
+    assert "line 20\n" not in text  # all of it is in a file
+    assert "`tracker-diag diagnose mlflow:1` shows it again." in text
 
 
 @pytest.mark.slow
@@ -53,16 +53,16 @@ def test_no_file_has_a_secret_in_it_however_it_is_written(summary):
 def test_the_files_are_those_that_are_listed(summary):
     tables = [Table("diag/slices", ("pair", "slice", "p95"), (("policy", "all", 0.1),) * 20)]
     tables.append(Table("diag/checkpoints", ("step", "path"), ((5, "step-5"),)))
-    found = files(remains(summary, tables=tables))
-    said = json.loads(found["postmortem.json"])
-    assert set(found) == {
+    contents = files(remains(summary, tables=tables))
+    document = json.loads(contents["postmortem.json"])
+    assert set(contents) == {
         "README.md", "postmortem.json", "context.json", "traceback.txt", "slices.json", "checkpoints.json",
         "report.html",
     }  # fmt: skip
-    assert said["tables"] == ["slices.json", "checkpoints.json"]
-    assert said["diagnosis"]["first_break"]["rule"] == "POL001"
-    assert json.loads(found["slices.json"])["data"][0] == ["policy", "all", 0.1]
-    text = found["README.md"]
+    assert document["tables"] == ["slices.json", "checkpoints.json"]
+    assert document["diagnosis"]["first_break"]["rule"] == "POL001"
+    assert json.loads(contents["slices.json"])["data"][0] == ["policy", "all", 0.1]
+    text = contents["README.md"]
     assert "| 5 | step-5 |" in text
     assert "And 8 more slices, in `slices.json`." in text
 
@@ -70,16 +70,16 @@ def test_the_files_are_those_that_are_listed(summary):
 @pytest.mark.slow
 def test_what_else_ended_is_named_below(summary):
     first = remains(summary)
-    said = page(replace(first, endings=(*first.endings, Ending("stop", "guard stop_training"))))
-    assert "- then guard stop\\_training" in said or "- then guard stop_training" in said
+    text = page(replace(first, endings=(*first.endings, Ending("stop", "guard stop_training"))))
+    assert "- then guard stop\\_training" in text or "- then guard stop_training" in text
 
 
 @pytest.mark.slow
 def test_an_earlier_folder_stays(summary, tmp_path):
     made = [write(remains(summary), tmp_path / "deep" / "run") for _ in range(3)]
-    assert [one.name for one in made] == ["run", "run-2", "run-3"]
-    assert {one.name for one in (tmp_path / "deep").iterdir()} == {"run", "run-2", "run-3"}
-    assert all((one / "README.md").read_text() for one in made)
+    assert [folder.name for folder in made] == ["run", "run-2", "run-3"]
+    assert {folder.name for folder in (tmp_path / "deep").iterdir()} == {"run", "run-2", "run-3"}
+    assert all((folder / "README.md").read_text() for folder in made)
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing_behind(summary, tmp_path):
     (tmp_path / "run" / "README.md").write_text("earlier")
     with pytest.raises(OSError, match="no-such-folder"):
         write(remains(summary, tables=[Table("a" * 300 + "no-such-folder", ("step",), ((1,),))]), tmp_path / "run")
-    assert [one.name for one in tmp_path.iterdir()] == ["run"]
+    assert [folder.name for folder in tmp_path.iterdir()] == ["run"]
     assert (tmp_path / "run" / "README.md").read_text() == "earlier"
 
 
@@ -98,14 +98,14 @@ def test_what_a_killed_process_of_the_same_number_left_is_in_nobodys_way(summary
     left.mkdir()
     (left / "half").write_text("a file of")
     made = write(remains(summary), tmp_path / "run")
-    assert [one.name for one in tmp_path.iterdir()] == ["run"]
+    assert [folder.name for folder in tmp_path.iterdir()] == ["run"]
     assert not (made / "half").exists()
 
 
 def test_nan_that_is_over_ended_nothing():
     monitor = Monitor()
     monitor.log({"loss": float("nan")}, 0)
-    assert [one.what for one in nan_at_the_end(monitor.summary())] == [
+    assert [ending.what for ending in nan_at_the_end(monitor.summary())] == [
         "NaN or infinity: loss is NaN or infinite (1 series at this step), since step 0"
     ]
     for step in range(1, 40):

@@ -106,7 +106,7 @@ def test_a_replay_that_broke_off_continues_from_its_states(log, replayed, monkey
     count = []
 
     def breaks_off(work, parts):
-        for folded in engines.in_turn(work, parts):
+        for folded in engines.processes(1)(work, parts):
             count.append(folded)
             if len(count) == 4:
                 raise KeyboardInterrupt
@@ -118,7 +118,7 @@ def test_a_replay_that_broke_off_continues_from_its_states(log, replayed, monkey
 
     def counted(work, parts):
         count.extend(parts)
-        yield from engines.in_turn(work, parts)
+        yield from engines.processes(1)(work, parts)
 
     count.clear()
     assert rounded(replay(log, engine=counted, states=tmp_path)) == rounded(replayed)

@@ -17,7 +17,7 @@ made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("made.py"))
 WEAVE = Path(__file__).with_name("weave_export.jsonl")
 
 
-def read(source):
+def records_of(source):
     odd = Odd()
     return records_in(source, odd), odd.notes
 
@@ -35,7 +35,7 @@ def reads_page(fails):
 @pytest.mark.parametrize("file", ["weave_calls.jsonl", "weave_complete.jsonl", "weave_export.jsonl"])
 def test_calls_of_weave(file):
     """As its clients post them, ends before beginnings and whole since 0.54, and as `get_calls` gives them back."""
-    records, notes = read(str(WEAVE.with_name(file)))
+    records, notes = records_of(str(WEAVE.with_name(file)))
     assert notes == ()
     assert [record["step"] for record in records] == [0, 1]
     for record in records:
@@ -55,7 +55,7 @@ def test_an_export_of_weave_that_names_its_run(tmp_path):
         call |= {"wb_run_id": "e/p/run-a", "wb_run_step": 7 + steps[call["trace_id"]], "summary": usage}
     file = tmp_path / "export.jsonl"
     file.write_text("".join(json.dumps(call) + "\n" for call in calls))
-    records, _ = read(str(file))
+    records, _ = records_of(str(file))
     assert [record["run"] for record in records] == ["run-a"] * 2
     assert {record["step"] for record in records} == {7, 8}
     assert records[0]["length"] == 5.0
@@ -153,7 +153,7 @@ def printed(spans):
 def test_spans_of_opentelemetry(tmp_path, spans, convention, write):
     file = tmp_path / "spans.json"
     file.write_text(write(spans(CONVENTIONS[convention])))
-    records, notes = read(str(file))
+    records, notes = records_of(str(file))
     assert notes == ()
     assert [(record["run"], record["step"]) for record in records] == [("r", 0), ("r", 1)]
     for record in records:
@@ -176,7 +176,7 @@ def test_traces_of_trackio(trackio_runs):
         trackio.log({"chat": trackio.Trace(made.OPENAI, metadata={"reward": 0.5}),
                      "spans": [trackio.Trace(made.OPENAI[1:2], spans=spans)]}, step=step)  # fmt: skip
     trackio.finish()
-    records, _ = read(f"trackio:{run.project}/{run.name}")
+    records, _ = records_of(f"trackio:{run.project}/{run.name}")
     assert [record["step"] for record in records] == [0, 0, 1, 1]
     by_calls = {len(record["calls"]): record for record in records}
     assert names_and_status(by_calls[2]) == [("search", "ok"), ("read", "error")]
@@ -184,9 +184,9 @@ def test_traces_of_trackio(trackio_runs):
     (call,) = by_calls[1]["calls"]
     assert (call["status"], call["seconds"]) == ("timeout", 0.25)
     assert by_calls[1]["length"] == 7.0
-    assert len(read(f"trackio:{run.project}")[0]) == 4
+    assert len(records_of(f"trackio:{run.project}")[0]) == 4
     with pytest.raises(SourceError, match="no traces"):
-        read(f"trackio:{run.project}/none")
+        records_of(f"trackio:{run.project}/none")
 
 
 @pytest.mark.slow
@@ -253,6 +253,6 @@ class TestMlflow:
         traces = traced.client.search_traces(locations=[experiment.experiment_id])
         file = tmp_path / "traces.jsonl"
         file.write_text("".join(trace.to_json() + "\n" for trace in traces))
-        records, _ = read(str(file))
+        records, _ = records_of(str(file))
         assert [names_and_status(record)[1] for record in records] == [("read", "ok"), *[("read", "timeout")] * 2]
         assert all(record["run"] == traced.run for record in records)

@@ -7,13 +7,13 @@ import pytest
 
 import tracker_diag as td
 from tracker_diag.errors import SourceError
-from tracker_diag.samples.traces.documents import documents
+from tracker_diag.samples.traces.read import documents
 from tracker_diag.trackers.odd import Odd
 
 ROWS = [{"n": 1, "of": {"x": [1]}}, {"n": 2}, {"n": 3}]
 
 
-def read(tmp_path, text):
+def objects_of(tmp_path, text):
     file = tmp_path / "traces.json"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     odd = Odd()
@@ -32,29 +32,29 @@ def read(tmp_path, text):
     ids=["lines", "indented", "list", "indented list", "byte order mark and blank lines"],
 )
 def test_objects_are_found_however_they_stand(tmp_path, text):
-    assert read(tmp_path, text) == (ROWS, ())
+    assert objects_of(tmp_path, text) == (ROWS, ())
 
 
 def test_one_broken_line_in_the_middle_is_left_out_and_told(tmp_path):
-    result, (note,) = read(tmp_path, '{"n": 1}\n{"n": \n{"n": 3}\n')
+    result, (note,) = objects_of(tmp_path, '{"n": 1}\n{"n": \n{"n": 3}\n')
     assert [item["n"] for item in result] == [1, 3]
     assert note.startswith("lines that cannot be read, left out: 1, first line 2: ")
 
 
 def test_an_indented_object_that_breaks_off_takes_no_other_with_it(tmp_path):
-    result, (note,) = read(tmp_path, '{\n "n": 1\n{\n "n": 2\n}\n{\n "n": 3\n')
+    result, (note,) = objects_of(tmp_path, '{\n "n": 1\n{\n "n": 2\n}\n{\n "n": 3\n')
     assert result == [{"n": 2}]
     assert note == "objects that cannot be read, left out: 2, first line 1: it breaks off"
 
 
 def test_a_list_that_breaks_off_gives_what_came_before(tmp_path):
-    result, (note,) = read(tmp_path, '[{"n": 1}, {"n": 2}, {"n"')
+    result, (note,) = objects_of(tmp_path, '[{"n": 1}, {"n": 2}, {"n"')
     assert result == [{"n": 1}, {"n": 2}]
     assert note == "lists that break off: 1, first after element 2"
 
 
 def test_binary_in_text_is_replaced_and_told(tmp_path):
-    result, (note,) = read(tmp_path, b'{"n": "\xff\xfe\x00"}\n'.replace(b"\x00", b"\\u0000"))
+    result, (note,) = objects_of(tmp_path, b'{"n": "\xff\xfe\x00"}\n'.replace(b"\x00", b"\\u0000"))
     assert result == [{"n": "\ufffd\ufffd\0"}]
     assert note == "lines with bytes that are no UTF-8: 1, first line 1"
 
@@ -66,7 +66,7 @@ def test_binary_in_text_is_replaced_and_told(tmp_path):
 )  # fmt: skip
 def test_what_holds_no_object_is_refused(tmp_path, text, says):
     with pytest.raises(SourceError, match=says):
-        read(tmp_path, text)
+        objects_of(tmp_path, text)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):

@@ -15,7 +15,7 @@ def span(id, parent=None, kind="tool", start=0.0, seconds=1.0, **more):
     return Span(more.pop("trace", "t"), id, parent, kind, more.pop("name", id), start, seconds, **more)
 
 
-def read(*spans):
+def record_of(*spans):
     odd = Odd()
     gather = Gather(odd)
     for item in spans:
@@ -24,7 +24,7 @@ def read(*spans):
 
 
 def test_a_sample_has_the_prompt_of_its_root_its_calls_in_order_and_the_models_answer():
-    record, notes = read(
+    record, notes = record_of(
         span("late", "root", start=5.0, inputs={"q": 2}),
         span("model", "root", "llm", 6.0, outputs={"choices": [{"message": {"role": "assistant", "content": "4"}}]},
              inputs={"messages": [{"role": "user", "content": "2+2?"}]}, tokens=7.0),
@@ -41,24 +41,24 @@ def test_a_sample_has_the_prompt_of_its_root_its_calls_in_order_and_the_models_a
 
 
 def test_a_call_within_a_call_counts_as_one_more():
-    record, _ = read(span("outer", start=1.0, seconds=8.0), span("inner", "outer", start=2.0))
+    record, _ = record_of(span("outer", start=1.0, seconds=8.0), span("inner", "outer", start=2.0))
     assert [(call["name"], call["seconds"]) for call in record["calls"]] == [("outer", 8.0), ("inner", 1.0)]
 
 
 def test_a_missing_parent_is_reported_and_its_child_is_part_of_the_trace():
-    record, (note,) = read(span("root", None, "agent", 1.0), span("search", "gone", start=2.0))
+    record, (note,) = record_of(span("root", None, "agent", 1.0), span("search", "gone", start=2.0))
     assert [call["name"] for call in record["calls"]] == ["search"]
     assert note == "spans whose parent is missing, taken for parts of their trace: 1, first search search of trace t"
 
 
 def test_spans_that_are_their_own_ancestors_are_reported_and_counted_as_calls():
-    record, note = read(span("a", "c"), span("b", "a"), span("c", "b"), span("self", "self"))
+    record, note = record_of(span("a", "c"), span("b", "a"), span("c", "b"), span("self", "self"))
     assert len(record["calls"]) == 4
     assert note[0].startswith("spans that are their own ancestors, taken for parts of their trace: 4, ")
 
 
 def test_clocks_that_differ_are_reported_and_give_no_negative_time():
-    record, notes = read(
+    record, notes = record_of(
         span("root", None, "agent", 10.0, 2.0), span("search", "root", start=9.0), span("b", "root", "tool", 11.0, -3.0)
     )
     assert [call.get("seconds") for call in record["calls"]] == [1.0, None]
@@ -67,25 +67,25 @@ def test_clocks_that_differ_are_reported_and_give_no_negative_time():
 
 
 def test_a_span_that_comes_twice_counts_once():
-    record, (note,) = read(span("search"), span("search", status="error"))
+    record, (note,) = record_of(span("search"), span("search", status="error"))
     assert [call["status"] for call in record["calls"]] == ["error"]
     assert note.startswith("spans that come twice, the last one counts: 1")
 
 
 def test_arguments_that_are_plain_text_are_no_broken_json():
-    record, _ = read(span("a", inputs="Paris"), span("b", inputs='{"q": ', start=1.0), span("c", start=2.0))
+    record, _ = record_of(span("a", inputs="Paris"), span("b", inputs='{"q": ', start=1.0), span("c", start=2.0))
     assert [call["arguments"] for call in record["calls"]] == [{"input": "Paris"}, '{"q": ', ""]
 
 
 def test_a_result_that_says_error_is_a_failed_call():
-    record, _ = read(span("a", outputs={"error": "x", "truncated": True}), span("b", outputs="error", start=1.0))
+    record, _ = record_of(span("a", outputs={"error": "x", "truncated": True}), span("b", outputs="error", start=1.0))
     assert [(call["status"], call.get("truncated")) for call in record["calls"]] == [("error", True), ("ok", None)]
 
 
 @pytest.mark.nightly
 def test_a_hundred_thousand_spans_in_one_chain_and_a_thousand_traces_are_read():
     chain = [span(str(i), str(i - 1) if i else None, start=float(i)) for i in range(100_000)]
-    *records, notes = read(*reversed(chain), *(span("s", trace=str(i)) for i in range(1000)))
+    *records, notes = record_of(*reversed(chain), *(span("s", trace=str(i)) for i in range(1000)))
     assert notes == ()
     assert sorted(len(record["calls"]) for record in records)[-2:] == [1, 100_000]
 
@@ -134,8 +134,8 @@ def test_what_no_sample_is_made_of_is_let_go_before_the_end():
 @pytest.mark.parametrize("seed", range(5))
 def test_the_order_in_which_spans_come_is_of_no_matter(seed):
     spans = list(conversation(5))
-    expected, _ = read(*spans)
+    expected, _ = record_of(*spans)
     random.Random(seed).shuffle(spans)
-    assert read(*spans) == (expected, ())
+    assert record_of(*spans) == (expected, ())
     orphans = [replace(item, parent="gone") if item.id == "root" else item for item in spans]
-    assert read(*orphans)[0] == expected
+    assert record_of(*orphans)[0] == expected

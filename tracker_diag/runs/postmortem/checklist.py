@@ -75,22 +75,14 @@ class Answer:
 
 @cache
 def items(when: When) -> tuple[Item, ...]:
-    """The questions of one list.
-
-    Raises:
-        UnknownName: there is no such list.
-    """
+    """The questions of one list."""
     if when not in get_args(When):
         raise UnknownName("checklist", when, get_args(When))
     return TypeAdapter(tuple[Item, ...]).validate_python(yaml.safe_load((FOLDER / f"{when}.yaml").read_text("utf-8")))
 
 
 def answers(when: When, diagnosis: Diagnosis) -> tuple[Answer, ...]:
-    """The list, answered from a run.
-
-    Raises:
-        UnknownName: there is no such list.
-    """
+    """The list, answered from a run."""
     context = context_kept(diagnosis)
     return tuple(_answer(item, diagnosis, context) for item in items(when))
 

@@ -20,8 +20,7 @@ from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.monitor.context import FILE, Context
 from tracker_diag.records import Table
 from tracker_diag.report.html import render_html
-from tracker_diag.report.markdown import escaped, markdown
-from tracker_diag.report.note import note_on
+from tracker_diag.report.markdown import escaped, markdown, note_on
 from tracker_diag.report.tables import CHECKPOINTS, brief, by_growth
 from tracker_diag.rules.triage import Summary
 from tracker_diag.scrub import without_secrets
@@ -88,9 +87,6 @@ def write(remains: Remains, place: Path) -> Path:
 
     Returns:
         The folder.
-
-    Raises:
-        OSError: the disk is full, for example; nothing is left behind then.
     """
     own_folder(place.parent)
     new = place.with_name(f".{place.name}.{os.getpid()}.new")

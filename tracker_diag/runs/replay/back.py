@@ -13,10 +13,6 @@ def run_called(target: str, tokens: str) -> Tracker:
     Args:
         target: `<tracker>:<run>`, such as `mlflow:<run id>[@tracking uri]` and `wandb:<entity>/<project>/<run>`.
         tokens: what is replayed; an event in the run says so.
-
-    Raises:
-        MissingExtra: the tracker is not installed.
-        SourceError: there is no such run, or its tracker does not open it again.
     """
     kind, _, run = target.partition(":")
     if f"{kind}:" not in prefixes() or not run:

@@ -49,26 +49,19 @@ class Work:
     Args:
         clip: as in `fold`.
         skip_bad: leave out what cannot be read, and count it.
-        means: as in `fold`.
     """
 
     clip: tuple[float, float] = (0.2, 0.2)
     skip_bad: bool = False
-    means: bool = False
 
     def __call__(self, part: Part) -> PartFolded:
         skipped = Skipped(self.skip_bad)
         steps = part.steps(None, skipped)
-        return PartFolded([(step, fold(tensors, self.clip, means=self.means)) for step, tensors in steps], skipped)
+        return PartFolded([(step, fold(tensors, self.clip)) for step, tensors in steps], skipped)
 
 
 Engine: TypeAlias = Callable[[Work, Sequence[Part]], Iterable[PartFolded]]
 """Folds parts, and gives what they come to in their order."""
-
-
-def in_turn(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
-    """In this process, one after the other."""
-    yield from map(work, parts)
 
 
 def processes(number: int) -> Engine:
@@ -76,7 +69,7 @@ def processes(number: int) -> Engine:
 
     def engine(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
         if number == 1 or len(parts) <= number:
-            yield from in_turn(work, parts)
+            yield from map(work, parts)
             return
         waiting: deque[Future[PartFolded]] = deque()
         upcoming = iter(parts)
@@ -133,8 +126,12 @@ def on_ray(address: str | None = None) -> Engine:
 def kept(engine: Engine, folder: Path) -> Engine:
     """As `engine`, with what each part comes to kept in `folder`; a later replay of these rows continues from there."""
 
+    def file_of(work: Work, part: Part) -> Path:  # another one when its files or the way of folding change
+        name = sha256(f"{STATE_VERSION} {work} {part.stamp()}".encode()).hexdigest()[:32]
+        return folder / f"{name}.json"
+
     def engine_with_states(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
-        files = [folder / f"{_key(work, part)}.json" for part in parts]
+        files = [file_of(work, part) for part in parts]
         new = iter(engine(work, [part for part, file in zip(parts, files, strict=True) if not file.exists()]))
         for file in files:
             if file.exists():
@@ -145,8 +142,3 @@ def kept(engine: Engine, folder: Path) -> Engine:
             yield folded
 
     return engine_with_states
-
-
-def _key(work: Work, part: Part) -> str:
-    """A name for what `part` comes to, which changes when its files or the way of folding do."""
-    return sha256(f"{STATE_VERSION} {work} {part.stamp()}".encode()).hexdigest()[:32]

@@ -13,9 +13,8 @@ from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.aggregates import aggregates
 from tracker_diag.samples.audit.checks import CHECKS, AuditFinding, Scored, agreement
-from tracker_diag.samples.audit.estimates import Estimate, rank_correlation
+from tracker_diag.samples.audit.estimates import Estimate, answers, pairwise, rank_correlation
 from tracker_diag.samples.audit.overlap import Prompts
-from tracker_diag.samples.audit.pairs import answers, pairwise
 from tracker_diag.samples.judged import judge_samples
 from tracker_diag.samples.records import columns_of, text_of
 from tracker_diag.samples.rewards import known

@@ -17,10 +17,10 @@ from tracker_diag.samples.audit.estimates import (
     beyond,
     blocks_of,
     mean,
+    pairwise,
     rank_correlation,
 )
 from tracker_diag.samples.audit.overlap import Prompts
-from tracker_diag.samples.audit.pairs import pairwise
 from tracker_diag.samples.rewards import known, solved_of
 from tracker_diag.samples.samples import Samples
 from tracker_diag.stats.arrays import BoolArray, Float64Array, IntArray

@@ -64,7 +64,11 @@ def page(audit: Audit) -> str:
     rate = audit.totals.get("success_rate")
     return rendered(
         "audit.html.j2",
-        {"interval": interval, "percent": _percent, "cell": _cell},
+        {
+            "interval": interval,
+            "percent": lambda value: "–" if value is None else f"{100 * value:.3g} %",
+            "cell": lambda value: "–" if value is None else f"{value:.3g}",
+        },
         found=audit,
         label_share="" if rate is None else f"{rate:.0%} of the answers are right",
         histograms=[_histogram(name, values) for name, column in parts.items() if len(values := known(column))],
@@ -104,11 +108,3 @@ def _histogram(name: str, values: Float64Array) -> dict[str, Any]:
         for i, n in enumerate(counts.tolist())
     ]
     return {"name": name, "n": len(values), "bars": bars, "low": low, "high": high, "mean": float(values.mean())}
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.3g} %"
-
-
-def _cell(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"

@@ -48,9 +48,6 @@ def read_table(
     """Line number and cells of each row, the header first; blank rows and those that are broken are left out.
 
     A row is one line, so that a quote that is never closed costs that line alone.
-
-    Raises:
-        SourceError: the file or its header cannot be read.
     """
     width, separator, any_row = 0, ",", False
     for line, text, ended in islice(read_lines(file, progress, errors="replace"), header_at - 1, None):

@@ -25,11 +25,7 @@ FOREIGN = {
 
 
 def kind_of(file: Path) -> str:
-    """What reads it, as `FILES` in `open` has it.
-
-    Raises:
-        SourceError: "file: what is wrong": it is empty, or nothing that is read here.
-    """
+    """What reads it, as `FILES` in `open` has it."""
     try:
         with file.open("rb") as handle:
             head = handle.read(HEAD)

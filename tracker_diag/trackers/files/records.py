@@ -20,12 +20,7 @@ TRL = {"step", "prompt", "completion", "advantage"}
 
 
 def read_records(file: Path) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
-    """The records, and what was odd about the file, a sentence each. A line that is no JSON object is left out.
-
-    Raises:
-        MissingExtra: the file is Parquet, and pyarrow is not installed.
-        SourceError: "file: what is wrong".
-    """
+    """The records, and what was odd about the file, a sentence each. A line that is no JSON object is left out."""
     records: list[Mapping[str, Any]] = []
     odd = Odd()
     try:

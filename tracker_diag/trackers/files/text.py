@@ -22,9 +22,6 @@ def read_lines(file: Path, progress: Progress | None = None, errors: str = "stri
         file: in UTF-8, with or without a byte order mark.
         progress: called once a megabyte.
         errors: what to do with bytes that are no UTF-8, as for `bytes.decode`.
-
-    Raises:
-        SourceError: "file:line: what is wrong".
     """
     number = done = shown = 0
     try:
@@ -56,9 +53,6 @@ def read_objects(
 
     Args:
         count: called for lines with bytes that are no UTF-8, which are replaced: what they are, and where.
-
-    Raises:
-        SourceError: the file cannot be read, or has a line that is too long.
     """
     for at, line, ended in read_lines(file, progress, errors="replace"):
         if not line.strip(" \t\r\n\0"):
@@ -78,9 +72,6 @@ def read_document(file: Path) -> tuple[Any, str]:
     """The JSON object or list in `file`, and what is wrong with it from some place on, else "".
 
     Of a document that breaks off or is damaged all elements before that place are given.
-
-    Raises:
-        SourceError: "file: what is wrong", where nothing can be read.
     """
     text = ""
     try:

@@ -55,7 +55,9 @@ def read_tensorboard(path: Path, source: str, progress: Progress | None = None) 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     """Event files of a run in the order of their start, each with the prefix of its metrics' names."""
-    files = sorted((path for path in folder.rglob("*tfevents*") if path.is_file() and not _again(path)), key=_begun)
+    # What the diagnostics wrote for one slice is in those of the run already.
+    there = (path for path in folder.rglob("*tfevents*") if path.is_file() and path.parent.parent.name != OWN)
+    files = sorted(there, key=_begun)
     if not files:
         raise SourceError(f"{folder}: no event files of TensorBoard in this folder")
     runs = sorted({_run(file.parent.relative_to(folder)) for file in files if file.parent.name != OWN})
@@ -69,11 +71,6 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
             continue
         part = file.parent.relative_to(folder / runs[0])
         yield file, "" if part == Path() else f"{part.as_posix()}/"
-
-
-def _again(file: Path) -> bool:
-    """Whether it holds the diagnostics of one slice, which are in those of the run already."""
-    return file.parent.parent.name == OWN
 
 
 def _begun(file: Path) -> tuple[str, list[tuple[int, str]]]:
@@ -167,10 +164,8 @@ def _settings(value: Any) -> dict[str, object]:
             parameters = message.FromString(data.content).session_start_info.hparams
         except DecodeError:
             return {}
-        return {
-            name: _plain(getattr(parameter, parameter.WhichOneof("kind") or "", None))
-            for name, parameter in parameters.items()
-        }
+        known = {name: getattr(value, value.WhichOneof("kind") or "", None) for name, value in parameters.items()}
+        return {name: value if isinstance(value, str | float | bool) else str(value) for name, value in known.items()}
     tag = value.tag.removesuffix("/text_summary")
     if tag not in {"args", "hyperparameters"} or not value.tensor.string_val:
         return {}
@@ -183,7 +178,3 @@ def _settings(value: Any) -> dict[str, object]:
     except ValueError:
         return {}
     return dict(flat(arguments, ".")) if isinstance(arguments, dict) else {}
-
-
-def _plain(value: object) -> object:
-    return value if isinstance(value, str | float | bool) else str(value)

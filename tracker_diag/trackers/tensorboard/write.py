@@ -22,8 +22,7 @@ from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT, StatKey
 from tracker_diag.records import Drawing, Histogram, Scalar, Table
 from tracker_diag.report.console import near
-from tracker_diag.report.markdown import escaped, findings_text, markdown
-from tracker_diag.report.note import note_on
+from tracker_diag.report.markdown import escaped, findings_text, markdown, note_on
 from tracker_diag.report.picture import drawn, png_of, ready
 from tracker_diag.report.tables import brief
 from tracker_diag.trackers.panels import PLOTS

@@ -22,12 +22,7 @@ UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError)
 
 @contextmanager
 def store_of(project: str, source: str) -> Generator[sqlite3.Connection]:
-    """The store of `project` in Trackio's folder, to read from.
-
-    Raises:
-        Gone: there is no such project.
-        SourceError: its file is no store of Trackio's.
-    """
+    """The store of `project` in Trackio's folder, to read from."""
     folder = trackio_folder()
     file = project_file(folder, project)
     if not project or not file.is_file():

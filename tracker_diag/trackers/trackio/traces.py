@@ -11,11 +11,7 @@ from tracker_diag.trackers.trackio.read import UNREADABLE, project_file, split, 
 
 
 def traces_in(name: str, source: str, odd: Odd) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The traces of `<project>` or `<project>/<run>`: where each is, and the object that `chats` reads.
-
-    Raises:
-        SourceError: "source: what is wrong".
-    """
+    """The traces of `<project>` or `<project>/<run>`: where each is, and the object that `chats` reads."""
     whole = "/" not in name or project_file(trackio_folder(), name).is_file()
     project, run = (name, "") if whole else split(name, source)
     with store_of(project, source) as store:

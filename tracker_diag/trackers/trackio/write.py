@@ -151,7 +151,10 @@ class TrackioTracker(Tracker):
             elif not isinstance(entry, Table):  # with the next step, since several may change in one
                 self._waiting |= {table.name: table for table in self._tables.changed_by(step, entry)}
             if isinstance(entry, End):
-                self._end()
+                if self._artist:
+                    self._artist.join()
+                self._put_waiting()
+                self._kept.close()
 
     def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
         self._put_waiting()
@@ -164,12 +167,6 @@ class TrackioTracker(Tracker):
         for record in records:
             if isinstance(record, Drawing):
                 self._have_drawn(record)
-
-    def _end(self) -> None:
-        if self._artist:
-            self._artist.join()
-        self._put_waiting()
-        self._kept.close()
 
     def close(self) -> None:
         self._kept.close()

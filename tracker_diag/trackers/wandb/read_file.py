@@ -21,11 +21,7 @@ SIGNATURE = b":W&B"
 
 
 def wandb_file_in(folder: Path) -> Path | None:
-    """The `.wandb` file of a run's folder, or of a folder `wandb` with one run in it; None if there is none.
-
-    Raises:
-        SourceError: there are several runs; the message names them.
-    """
+    """The `.wandb` file of a run's folder, or of a folder `wandb` with one run in it; None if there is none."""
     files = sorted(folder.glob("*.wandb")) or sorted(folder.glob("*run-*/*.wandb")) or sorted(
         folder.glob("wandb/*run-*/*.wandb")
     )  # fmt: skip
