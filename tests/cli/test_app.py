@@ -99,11 +99,14 @@ def test_replays_page_shows_the_worst_sequences_with_the_texts_that_the_table_ha
     assert '<span class="tool" title="tool"><span>&lt;tool 10&gt;</span></span>' in page.read_text()
 
 
-def test_replay_says_what_it_would_read(table):
+def test_replay_says_what_it_would_read_and_what_other_weights_would_do(table):
     file = table(steps=10)
     explained = run("replay", file, "--explain").stdout
     assert f"{file}: steps 0 to 9, about 8,000 rows" in explained
     assert "pair policy: yes" in explained
+    shown = json.loads(run("replay", file, "--json", "--what-if").stdout)["what_if"]
+    assert [variant["name"] for variant in shown][:2] == ["tokens, as logged", "tokens, weight at most 2"]
+    assert "whole sequences" in run("replay", file, "--what-if").stdout
     assert "expected name=column" in run("replay", file, "--columns", "logprob").stderr
 
 

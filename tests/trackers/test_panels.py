@@ -11,13 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.trackers.wandb_stub import KEY, Stub
-from tracker_diag import wrap
+from tracker_diag import DiagError, wrap
 from tracker_diag.cli.export import export_app
 from tracker_diag.metrics.series import CONTEXT
 from tracker_diag.metrics.statistics import Section
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.mlflow.view import VIEW_TAG, chart_view, keys_in
 from tracker_diag.trackers.panels import NAME, OUTCOME, RULES, in_order, outcome_keys
-from tracker_diag.trackers.wandb.view import workspace
+from tracker_diag.trackers.wandb.view import save_report, workspace
 
 SECTIONS = ["Verdict", "Tails", "ESS", "Shape", "Rules"]
 
@@ -117,6 +119,44 @@ def test_a_tracker_without_views_is_refused(project):
     result = run("panels", project)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"tracker-diag: {project!r} given, expected wandb:<entity>/<project> or mlflow:<")
+
+
+FELL = {
+    step: {"train/reward": step / 60 if step < 60 else max(0.0, 2 - step / 60), "diag/policy/post_tool/p95": 0.1}
+    for step in range(120)
+}
+
+
+@pytest.mark.slow
+def test_a_finished_run_has_a_report_with_the_verdict_and_its_own_curves(stub):
+    results = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
+    url = save_report("someone", "rl", "abc", results, FELL[0])
+    assert url.startswith(f"{stub.url}/someone/rl/reports/abc")
+    (sent,) = stub.sent("upsertView")
+    assert (sent["entityName"], sent["projectName"], sent["type"]) == ("someone", "rl", "runs")
+    assert sent["displayName"] == "abc: Reward has lost what it had gained"
+    blocks = {load["type"]: load for load in json.loads(sent["spec"])["blocks"]}
+    verdict, grid = blocks["markdown-block"]["content"], blocks["panel-grid"]
+    assert verdict.startswith(
+        "**Stop. Reward has lost what it had gained (reward 0.975 → 0.0417), since about step 70.**"
+    )
+    assert "tracker-diag diagnose wandb:someone/rl/abc" in verdict
+    shown = [panel["config"]["metrics"] for panel in grid["metadata"]["panelBankSectionConfig"]["panels"]]
+    assert shown == [["train/reward"], ["diag/policy/text_only/p95", "diag/policy/post_tool/p95"]]
+    (runs,) = grid["metadata"]["runSets"]
+    assert '"abc"' in json.dumps(runs["filters"])
+    assert stub.unknown == set()
+
+
+@pytest.mark.slow
+def test_a_report_that_wandb_refuses_and_a_run_that_is_none_are_told_in_one_line(stub):
+    stub.status["upsertView"] = 403
+    results = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
+    with pytest.raises(DiagError, match="wandb:someone/rl: no report saved: "):
+        save_report("someone", "rl", "abc", results, FELL[0])
+    result = run("report", "wandb:someone/rl")
+    assert result.exit_code == 2
+    assert result.stderr == "tracker-diag: 'wandb:someone/rl' given, expected wandb:ENTITY/PROJECT/RUN\n"
 
 
 # MLflow.

@@ -128,6 +128,7 @@ class Stub:
             "CreateRunFiles": self._places,
             "View": self._view,
             "UpsertView2": self._save_view,
+            "upsertView": self._save_view,
         }
         return made[name](given) if name in made else known.get(name)
 

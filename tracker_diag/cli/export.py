@@ -1,4 +1,4 @@
-"""`tracker-diag export`: what leaves for people and trackers: a postmortem, a checklist, panels."""
+"""`tracker-diag export`: what leaves for people and trackers: a postmortem, a checklist, panels, a report."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tracker_diag.errors import require
 from tracker_diag.report.console import near
 from tracker_diag.runs.diagnose import Diagnosis
 
-export_app = typer.Typer(help="Write a postmortem, a checklist or panels.", no_args_is_help=True)
+export_app = typer.Typer(help="Write a postmortem, a checklist, panels or a report.", no_args_is_help=True)
 
 PANELS = "wandb:<entity>/<project> or mlflow:<experiment name or id>[@tracking uri]"
 
@@ -80,13 +80,28 @@ def panels(project: Annotated[str, typer.Argument(metavar="PROJECT", help=f"Wher
         elif tracker == "wandb":
             from tracker_diag.trackers.wandb.view import save_view
 
-            parts = name.split("/")
-            if not all(parts) or len(parts) != 2:
-                refuse(f"{project!r} given, expected wandb:ENTITY/PROJECT")
-            where, written = save_view(*parts)
+            where, written = save_view(*_parts(project, "wandb:ENTITY/PROJECT"))
         else:
             refuse(f"{project!r} given, expected {PANELS}")
     typer.echo(f"{'saved' if written else 'there already'}: {where}")
+
+
+@export_app.command()
+def report(
+    run: Annotated[str, typer.Argument(metavar="wandb:ENTITY/PROJECT/RUN", help="A finished run in W&B.")],
+) -> None:
+    """Save a report in W&B on one finished run.
+
+    It has the decision and the charts that it rests on. We have tested it without W&B's own servers: check the report.
+    """
+    from tracker_diag.trackers.wandb.view import save_report
+
+    entity, project, run_id = _parts(run, "wandb:ENTITY/PROJECT/RUN")
+    with refusing():
+        result = _judged(run)
+        keys = {key for row in result.run.rows.values() for key in row}
+        url = save_report(entity, project, run_id, result.summary, keys)
+    typer.echo(f"saved: {url}")
 
 
 def _judged(source: str, framework: str | None = None) -> Diagnosis:
@@ -102,3 +117,12 @@ def _mlflow_view(name: str) -> tuple[str, bool]:
     experiment_id, written = save_view(client, experiment)
     server = client.tracking_uri if client.tracking_uri.startswith("http") else "<address of the MLflow server>"
     return f"{server.rstrip('/')}{view_path(experiment_id)}", written
+
+
+def _parts(given: str, form: str) -> list[str]:
+    """The names in `given`, which has the form `wandb:ENTITY/PROJECT`, or with a run."""
+    tracker, _, name = given.partition(":")
+    parts = name.split("/")
+    if tracker != "wandb" or not all(parts) or len(parts) != len(form.split("/")):
+        refuse(f"{given!r} given, expected {form}")
+    return parts

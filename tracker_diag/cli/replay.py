@@ -2,19 +2,25 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from tracker_diag.cli.diagnose import exit_on, print_verdict
 from tracker_diag.cli.options import AsJson, Blind, FailOnOption, Html, Quiet, Which, refusing, save
 from tracker_diag.errors import SourceError
 from tracker_diag.report.bar import bar
+from tracker_diag.report.console import Terminal
 from tracker_diag.report.terminal import verdict
+
+if TYPE_CHECKING:
+    from tracker_diag.runs.replay.what_if import Variant
 
 TOKENS = (
     "Token log: Parquet, JSON Lines, .npz, .safetensors or .pt; a file, a folder, a pattern, or a URL such as "
@@ -60,6 +66,9 @@ def replay(
         list[str] | None,
         typer.Option(metavar="RUN", help="A run that went well, logged with tracker_diag; repeat it for several."),
     ] = None,
+    what_if: Annotated[
+        bool, typer.Option("--what-if", help="Show what truncation, fresher tokens or whole sequences would do.")
+    ] = False,
     as_json: AsJson = False,
     html: Html = None,
     fail_on: FailOnOption = None,
@@ -73,6 +82,7 @@ def replay(
     from tracker_diag.runs.replay.engines import on_ray
     from tracker_diag.runs.replay.replay import replay as replay_log
     from tracker_diag.runs.replay.replay import rules_on
+    from tracker_diag.runs.replay.what_if import WhatIf
     from tracker_diag.trackers.tokens.log import TokenLog
 
     with refusing():
@@ -84,21 +94,37 @@ def replay(
             return
         trackers = [run_called(log_to, tokens)] if log_to else []
         with _rows() as progress:
+            totals = WhatIf()
             summary = replay_log(
                 tokens, metrics, rules=which, catalog=False, columns=renamed, since=since, skip_bad=skip_bad,
                 window=window, clip=_clip(clip), baseline=baseline or (),
                 workers=workers or os.cpu_count() or 1, engine=on_ray(address) if engine is EngineName.RAY else None,
-                states=states, trackers=trackers, progress=progress,
+                states=states, trackers=trackers, progress=progress, also=totals.add_step if what_if else None,
             )  # fmt: skip
+    variants = totals.variants()
     if html:
         from tracker_diag.report.html import render_html
 
         save("--html", html, render_html(summary, []))
     if as_json:
-        typer.echo(json.dumps(summary.to_json(), indent=1))
+        more = {"what_if": [asdict(variant) for variant in variants]} if what_if else {}
+        typer.echo(json.dumps(summary.to_json() | more, indent=1))
     else:
         print_verdict(verdict(summary), summary, blind=blind, quiet=quiet)
+        if what_if:
+            Terminal().print(_table(variants))
     exit_on(summary, fail_on)
+
+
+def _table(variants: "Sequence[Variant]") -> Table:
+    table = Table("pair", "weights", "count", "ESS", "held by top 1 %", "after tools", "cut", box=None)
+    for variant in variants:
+        shares = (
+            "" if share is None else f"{share:.3f}"
+            for share in (variant.ess, variant.top, variant.after_tool, variant.cut)
+        )  # fmt: skip
+        table.add_row(variant.pair, variant.name, f"{variant.count:,}", *shares)
+    return table
 
 
 def _clip(given: str) -> tuple[float, float]:

@@ -49,15 +49,17 @@ class Work:
     Args:
         clip: as in `fold`.
         skip_bad: leave out what cannot be read, and count it.
+        means: as in `fold`.
     """
 
     clip: tuple[float, float] = (0.2, 0.2)
     skip_bad: bool = False
+    means: bool = False
 
     def __call__(self, part: Part) -> PartFolded:
         skipped = Skipped(self.skip_bad)
         steps = part.steps(None, skipped)
-        return PartFolded([(step, fold(tensors, self.clip)) for step, tensors in steps], skipped)
+        return PartFolded([(step, fold(tensors, self.clip, means=self.means)) for step, tensors in steps], skipped)
 
 
 Engine: TypeAlias = Callable[[Work, Sequence[Part]], Iterable[PartFolded]]

@@ -21,6 +21,8 @@ from tracker_diag.trackers.tokens.skipped import Skipped
 from tracker_diag.trackers.tokens.table import Texts
 from tracker_diag.trackers.tracker import Tracker
 
+Also: TypeAlias = Callable[[int, Folded], object] | None
+"""Is called with each step and what its tokens come to."""
 Done: TypeAlias = Callable[[int], object]
 """Is called with the rows that have been read since the last time."""
 
@@ -42,6 +44,7 @@ def replay(
     states: Path | str | None = None,
     trackers: Sequence[Tracker] = (),
     progress: Callable[[int], Done] | None = None,
+    also: Also = None,
 ) -> Summary:
     """Diagnose the token log `tokens`, with the run's own `metrics` file where there is one.
 
@@ -58,6 +61,7 @@ def replay(
         engine: folds the parts elsewhere, such as `engines.on_ray()`.
         states: a folder; what each part comes to is kept there, and a later replay continues from it.
         progress: called once with the number of rows; what it gives is called with the rows of each part that is done.
+        also: called with each step and what its tokens come to, such as `WhatIf().add_step`.
 
     Raises:
         SourceError: what is wrong with which file, row group and column.
@@ -80,9 +84,9 @@ def replay(
             return None if part is None else dict(part.steps(texts, Skipped(skip_bad))).get(step)
 
         done: Done = progress(sum(part.rows for part in log.parts)) if progress else lambda _: None
-        folded = chosen(Work(clip, skip_bad), log.parts)
+        folded = chosen(Work(clip, skip_bad, means=also is not None), log.parts)
         wanted = {step: row for step, row in own.items() if since is None or step >= since}
-        summary = judge(monitor, _steps(log, folded, done), wanted, tensors_of, str(tokens))
+        summary = judge(monitor, _steps(log, folded, done, also), wanted, tensors_of, str(tokens))
         left = log.skipped
     if not left.count:
         return summary
@@ -97,12 +101,14 @@ def rules_on(rules: Iterable[Rule], pairs: Iterable[Pair]) -> list[str]:
     return [rule.id for rule in rules if any(ref.stat and there & {ref.pair, *rule.pairs} for ref in rule.series())]
 
 
-def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done) -> Iterator[tuple[int, Folded]]:
+def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done, also: Also) -> Iterator[tuple[int, Folded]]:
     taken, why = False, "no rows"
     for part, result in zip(log.parts, folded, strict=True):
         log.skipped.include(result.skipped)
         for step, state in result.steps:
             taken, why = taken or bool(state.observed), state.rejected
+            if also:
+                also(step, state)
             yield step, state
         done(part.rows)
     if not taken:

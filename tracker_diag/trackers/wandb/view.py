@@ -1,15 +1,19 @@
-"""A saved view for a W&B project, next to the existing panels.
+"""A saved view for a W&B project, next to the existing panels, and a report on a finished run.
 
-Only the command makes it: whether a team wants another view, no run can know.
+Only the commands make them: whether a team wants another view or report, no run can know.
 """
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import PAIRS
+from tracker_diag.report.markdown import note_on
 from tracker_diag.report.tables import DECISION
-from tracker_diag.trackers.panels import NAME, PLOTS, RULES
+from tracker_diag.report.templates import SLICES
+from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.panels import NAME, PLOTS, RULES, outcome_keys
 from tracker_diag.trackers.wandb.summary import STEP
 
 OUTCOMES = "^(reward|eval|val|test|train|critic|rollout|objective|env).*(reward|score|accuracy|success)|^reward$"
@@ -45,13 +49,7 @@ def workspace(entity: str, project: str) -> Any:
         reports.MediaBrowser(title="Decision, and what broke first", media_keys=[DECISION]),
         reports.LinePlot(title="Rewards and evaluations", metric_regex=OUTCOMES),
     ]
-    panels: dict[str, list[Any]] = {"Verdict": verdict}
-    for plot in PLOTS:
-        panels.setdefault(plot.section, []).extend(
-            reports.LinePlot(title=plot.named(pair), x=STEP, y=keys, log_y=plot.statistic.scale == "log")
-            for pair in PAIRS
-            if (keys := plot.keys(pair))
-        )
+    panels = {"Verdict": verdict, **line_plots(PAIRS)}
     panels["Rules"] = [
         reports.LinePlot(title=RULES, x=STEP, metric_regex=f"^{PREFIX}rule/"),
         reports.LinePlot(title="Health of the diagnostics, counts", x=STEP, metric_regex=f"^{PREFIX}health/"),
@@ -65,6 +63,19 @@ def workspace(entity: str, project: str) -> Any:
     return made
 
 
+def line_plots(pairs: Iterable[str]) -> dict[str, list[Any]]:
+    """Our charts of `pairs`, by section."""
+    reports: Any = require("wandb_workspaces.reports.v2", "panels")
+    panels: dict[str, list[Any]] = {}
+    for plot in PLOTS:
+        panels.setdefault(plot.section, []).extend(
+            reports.LinePlot(title=plot.named(pair), x=STEP, y=keys, log_y=plot.statistic.scale == "log")
+            for pair in pairs
+            if (keys := plot.keys(pair))
+        )
+    return panels
+
+
 def _ours(workspaces: Any, entity: str, project: str) -> Any:
     """The view that an earlier call saved; None if there is none."""
     try:
@@ -73,3 +84,42 @@ def _ours(workspaces: Any, entity: str, project: str) -> Any:
         if "not found in project" in str(error):
             return None
         raise
+
+
+def save_report(entity: str, project: str, run_id: str, summary: Summary, keys: Collection[str]) -> str:
+    """Save a new report on the run; its address."""
+    made = report(entity, project, run_id, summary, keys)
+    try:
+        made.save()
+    except Exception as error:  # what the client raises is of no one kind
+        raise DiagError(f"wandb:{entity}/{project}: no report saved: {error}") from error
+    return str(made.url)
+
+
+def report(entity: str, project: str, run_id: str, summary: Summary, keys: Collection[str]) -> Any:
+    """The report as a `wandb_workspaces` Report, not saved yet.
+
+    Args:
+        keys: what the run has logged, under its own names and ours.
+    """
+    reports: Any = require("wandb_workspaces.reports.v2", "panels")
+    first = summary.first_break
+    outcomes = [reports.LinePlot(title=key, y=[key]) for key in outcome_keys(keys)]
+    pairs = [pair for pair in PAIRS if any(key.startswith(f"{PREFIX}{pair}/") for key in keys)]
+    plots = outcomes + [plot for group in line_plots(pairs).values() for plot in group if {*plot.y} & {*keys}]
+    for plot in plots[len(outcomes) :]:  # a view of a project names no run, and so no colours
+        slices = {key: key.split("/")[2] for key in plot.y}
+        plot.line_colors = {f"{run_id}:{key}": SLICES[name][0] for key, name in slices.items() if name in SLICES}
+    again = f"`tracker-diag diagnose wandb:{entity}/{project}/{run_id}` shows it again."
+    blocks: list[Any] = [reports.MarkdownBlock(text=note_on(summary, again))]
+    if plots:
+        # "ID" is that of a run, and the set of runs is this one alone.
+        runs = reports.Runset(entity=entity, project=project, name=run_id, filters=f'ID == "{run_id}"')
+        blocks += [reports.H2(text="What it rests on"), reports.PanelGrid(runsets=[runs], panels=plots)]
+    return reports.Report(
+        entity=entity,
+        project=project,
+        title=f"{run_id}: {first.rule.title if first else 'nothing found'}"[:128],
+        description=f"tracker_diag, {summary.steps} steps",
+        blocks=blocks,
+    )
