@@ -106,10 +106,10 @@ CHAOS = """\
 
 `make nightly` makes random training scripts of 3 to 18 calls of the tracker and of the diagnostics. Steps rise, jump,
 go backwards or are missing. Values are NaN or infinite. The tracker refuses some calls. Each script runs twice against
-the real tracker, without the diagnostics and with them. None, one or two of the faults below happen in it. If a journal
-is left, `tracker-diag flush` runs. Then we read the user's values from the tracker's own file or database. They must be
-the same, value by value. If a script was killed, they must be a part of them. The values of the diagnostics must be
-there, under their steps.
+the real tracker, without the diagnostics and with them. In each script, up to two of the faults below happen. If a
+journal is left, `tracker-diag flush` runs. Then we read the user's values from the tracker's own file or database. They
+must be the same with and without the diagnostics. If the script was killed, some may be missing. The values of the
+diagnostics must be there, under their steps.
 """
 CALLS = {
     "row alone": "a call of the user's, without tracker_diag",
@@ -125,11 +125,11 @@ def chaos_page() -> str:
     rows: list[tuple[str, list[object]]] = [
         ("played on", [one["played"] for one in found.values()]),
         ("programs", [one["programs"] for one in found.values()]),
-        ("programs in which anything was wrong", [one["wrong"] for one in found.values()]),
+        ("programs with any error", [one["wrong"] for one in found.values()]),
         ("steps of the diagnostics", [one["steps"] for one in found.values()]),
-        ("of these lost", [one["lost"] for one in found.values()]),
-        ("and counted as lost", [one["counted"] for one in found.values()]),
-        ("programs of which `flush` brought something", [one["flushed"] for one in found.values()]),
+        ("lost steps of the diagnostics", [one["lost"] for one in found.values()]),
+        ("lost steps that were counted as lost", [one["counted"] for one in found.values()]),
+        ("programs that left a journal for `flush`", [one["flushed"] for one in found.values()]),
     ]
     for name, title in CALLS.items():
         times = [one["call_ms"][name].values() for one in found.values()]
@@ -170,13 +170,13 @@ def _soak(figures: list[dict[str, Any]]) -> list[str]:
     shown = [parts[i] for i in sorted({n * (len(parts) - 1) // 4 for n in range(5)})]
     rows = [(title, [part[name] for part in shown]) for name, title in SOAK.items()]
     reached = parts[-1]["steps"]
-    short = "" if "health" in figures[-1] else f" These figures are of the first {reached:,} steps."
+    short = "" if "health" in figures[-1] else f" These numbers are from the first {reached:,} steps."
     return [
         "## A long run",
         "",
         "`make nightly` also logs 100,000 steps to W&B, MLflow, Trackio, TensorBoard and plain files at once. It fails",
-        "if memory, the time of a step or the size of the journals grows. What trackers keep of each step must not",
-        f"grow either; all of it together does.{short}",
+        "if memory, the time of a step or the size of the journals grows. Each tracker's files may grow, but not by",
+        f"more and more per step.{short}",
         "",
         *_rows([f"at step {part['steps']:,}" for part in shown], rows),
         "",
@@ -190,23 +190,23 @@ def _rows(titles: list[str], rows: Iterable[tuple[str, list[Any]]]) -> list[str]
 
 
 ALERTS = """\
-# Alerts, at the Monitor's door
+# Alerts on simulated runs
 
-`make alerts` plays 200 runs of each kind{so_far}.
-Each step has real tensors, given to `Monitor.observe` and `Monitor.log`, with all rules. A batch is 64 sequences of 44
-tokens, half of them with a tool's answer in their middle. The log-ratio of each token is drawn from a normal
-distribution, with a standard deviation of 0.05. In each slice this deviation varies from step to step by 10 %, as an
+`make alerts` simulates 200 runs of each kind{so_far}.
+Each step passes tensors to `Monitor.observe` and metrics to `Monitor.log`, with all rules. A batch is 64 sequences of
+44 tokens, half of them with a tool result in their middle. We draw the log-ratio of each token from a normal
+distribution, with a standard deviation of 0.05. In each slice, this deviation varies from step to step by 10 %, as an
 AR(.8). The author of the rules wrote these runs too. They measure delays and false alarms under such noise. They do not
 measure whether real failures look like this.
 
-A run ends with the first rule that fires and is no part of another finding. Seeds are 20,000 and above; the rules were
-made on others.
+We stop a run at the first rule that fires and is not a part of another finding. The seeds are 20,000 and above. We
+developed the rules on other seeds.
 
 ## Failures
 
-They begin at step 120; the one that follows a phase of learning begins at step 200. *Found*: a rule at warn or above
-fires from there on. *Rightly named*: the first rule that fires is the right one, on the right slice, tool or
-environment. Delays are those of the runs that were found.
+Each failure begins at step 120. The failure that follows a phase of learning begins at step 200. *Found*: a rule at
+warn or above fires after the failure began. *Rightly named*: the first rule that fires is the right one, on the right
+slice, tool or environment. Delays are those of the runs that were found.
 
 | | found | rightly named | too early | median delay, steps | 90th percentile | other first names |
 |---|---|---|---|---|---|---|
@@ -272,9 +272,9 @@ def integrations_page() -> str:
         "| how it is tested | meaning |",
         "|---|---|",
         "| run for real | the tests train with it |",
-        "| real modules, made tensors | it needs GPUs to train. So the tests give its own code tensors in its layout |",
+        "| real modules, made tensors | training needs GPUs. So the tests run its own code on made-up tensors |",
         "| signatures only | we could not install it. Tests compare our hooks with its public source, at a commit |",
-        "| by a command | its own loss has run with our hooks, outside the tests |",
+        "| by a command | outside the tests, we ran its own loss with our hooks |",
         "",
         "`attach` checks every private function that we use. If one has changed, a warning says so once, that part is",
         "off, and training continues.",

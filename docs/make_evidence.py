@@ -84,9 +84,10 @@ def page(runs: list[Run], simulated: dict[str, Any]) -> str:
     text = [
         "# Evidence",
         "",
-        "Made by `make evidence` (docs/make_evidence.py): the demo's agent, a GRU of 32,184 parameters that calls a",
-        "tool, trained by GRPO for 300 steps; six arms, four seeds each, all quoted. Nothing changes before step 80.",
-        "The raw results are in evidence.json; those of the simulated runs at the end are in simulated.json.",
+        "`make evidence` makes this page (docs/make_evidence.py). It trains the demo's agent by GRPO for 300 steps: a",
+        "GRU of 32,184 parameters that calls a tool. There are six arms with four seeds each. We quote all of them.",
+        "Nothing changes before step 80. The raw results are in evidence.json; those of the simulated runs at the end",
+        "are in simulated.json.",
         "",
         "## What fired",
         "",
@@ -108,12 +109,14 @@ def page(runs: list[Run], simulated: dict[str, Any]) -> str:
         "",
         "## Lead over other signals",
         "",
-        "The step of the first alert. Then how many steps later *the same alarm* detects a change in what people see.",
-        "It is block CUSUM with the same settings. It reads the signal's own series, averaged over eight steps.",
-        "Below a change of 0.02 in reward and 0.01 in loss and clip fraction it counts nothing there.",
-        "`never`: not within 300 steps. `no value`: it is not logged, or the pair gives no signal. `no baseline`: it",
-        "began late or swung too much for one. `reward 0.10 lower`: the mean of 20 steps is 0.10 below that of steps",
-        "15 to 65. A negative number: that signal was first.",
+        "The first row has the step of the first alert. The other rows have signals that people watch: how many steps",
+        "later does *the same alarm* fire on them? The alarm is block CUSUM with the same settings. It reads the",
+        "signal's own series, averaged over eight steps. In reward, it ignores changes below 0.02. In loss and clip",
+        "fraction, it ignores changes below 0.01.",
+        "",
+        "`never`: not within 300 steps. `no value`: the signal is not logged, or the pair gives no signal. `no",
+        "baseline`: the signal began late or varied too much. `reward 0.10 lower`: the mean of 20 steps is 0.10 below",
+        "the mean of steps 15 to 65. A negative number: that signal was first.",
         "",
     ]
     for arm in ("widen", "collapse", "stale-narrow", "drift-aware"):
@@ -316,26 +319,28 @@ def by_link(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 CLAIMS = """\
 ## What must not be claimed
 
-- **Not that a post-tool tail against a frozen reference is damage.** In `widen` the policy adapts to a wider
-  tool; POL002 says drift, and means it. Its fall in reward is mostly the environment getting harder.
-- **Not that the slice names the cause.** `stale-narrow` fails in the same way with an unchanged tool. There the
-  text-only tail moves too, and POL003 says that it is global. But POL002 comes before it in every seed. On most signals
-  the un-sliced alarm is first: a slice adds nothing to what every token shows.
-- **Not the lead over reward alone.** It depends on the speed of the ramp, which causes both. The un-sliced p95
-  of the same pair is about ten steps behind, and in seed 3 it was first; that is what slicing adds here.
-- **Not that the effective sample size warns early.** It follows the tail; it shows how severe things are.
-- **Not that these rates hold for a language model**. The agent is small, its tools are made up, and a slice has
-  some hundred tokens a step. The detector's settings come from simulation, not from these runs. Some limits were
-  chosen with these runs in view: the contrast of 5, the trend of POL001 and POL003, the floors of 0.05 and ln 2.
-  That is why those rules are marked experimental.
-- **Not that a real run is named rightly as often as a simulated one**. The simulation was written by those who wrote
-  the rules. It draws sizes that a person would call a failure, one failure a run. Every metric is logged. It shows
-  that the rules do what they say under noise, and where they do not.
-- **Not that reward and evaluation are compared well whatever the reward's zero**. Where the reward outgrows something,
-  simulated rewards begin at 0. With rewards around 0, only an evaluation that falls or does not move is seen.
-- The alarm needs 65 steps with values before it can see: 15 of burn-in and 50 of baseline. What is wrong from
-  the first step on is found by the absolute limits alone. With `baseline=`, runs that went well find it
-  too.
+These runs do not show that:
+
+- **A post-tool tail against a frozen reference is damage**. In `widen`, the policy adapts to a tool whose results vary
+  more. POL002 reports drift, and it is drift. The reward falls mostly because the environment gets harder.
+- **The slice names the cause**. `stale-narrow` fails in the same way, although its tool does not change. There, the
+  text-only tail moves too, and POL003 says that the tail is global. But POL002 fires before it in every seed. On most
+  signals, the alarm without slices is first: a slice adds nothing to what every token shows.
+- **The lead over the reward means something by itself**. It depends on the speed of the ramp, which causes both. The
+  p95 of the same pair without slices is about ten steps later. In seed 3 it was first. This is what slices add here.
+- **The effective sample size warns early**. It follows the tail. It shows how severe the problem is.
+- **These rates hold for a language model**. The agent is small, its tools are made up, and a slice has some hundred
+  tokens a step. The detector's settings come from simulation, not from these runs. But we chose some limits with these
+  runs in view: the contrast of 5, the trend of POL001 and POL003, the floors of 0.05 and ln 2. So those rules are
+  marked experimental.
+- **The rules name a real failure as often as a simulated one**. The authors of the rules also wrote the simulation. It
+  draws sizes that a person would call a failure, one failure per run. Every metric is logged. It shows whether the
+  rules do what they say under noise.
+- **The rules compare reward and evaluation well, wherever the reward has its zero**. If the reward outgrows something,
+  simulated rewards begin at 0. With rewards around 0, the rules see only an evaluation that falls or does not move.
+
+The alarm needs 65 steps with values: 15 of burn-in and 50 of baseline. If something is wrong from the first step on,
+only the absolute limits find it. With `baseline=`, a comparison with runs that went well finds it too.
 """
 
 
