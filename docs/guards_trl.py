@@ -126,7 +126,7 @@ def acted(monitor: Monitor) -> list[tuple[int, str]]:
     return [
         (step, who.removeprefix("guard "))
         for step, (who, _, what) in told
-        if who.startswith("guard ") and not what.startswith((" lets go", " not done"))
+        if who.startswith("guard ") and not what.startswith((" ended", " not done"))
     ]
 
 

@@ -12,7 +12,7 @@ counts to the driver.
 rLLM with verl as its backend is known too: its trainer logs through a `Tracking` of its own. A trajectory whose context
 was rewritten is in several rows there; which one comes first is not known, and they are of unknown context.
 
-Guards stand in a file that the setting `+tracker_diag.guards=guards.yaml` names; docs/guards.md says what reaches verl.
+For guards, name their file in a setting: `+tracker_diag.guards=guards.yaml`. docs/guards.md says which ones verl obeys.
 """
 
 import logging

@@ -88,7 +88,7 @@ def test_updates_stop_until_the_incident_is_over_or_for_as_long_as_they_may(trai
     done = trained([guard("stop_update", hold=5)])
     assert set(range(STEPS)) - {*done.updates} == set(range(ILL + 1, ILL + 6))
     assert all(decision.stop == "update" for decision in done.decisions.values())
-    assert [event for _, event in events_of(done, "stop_update")][1] == "guard stop_update: lets go, held for 5 steps"
+    assert [event for _, event in events_of(done, "stop_update")][1] == "guard stop_update: ended, held for 5 steps"
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_the_learning_rate_goes_with_the_root_of_the_effective_sample_size(train
     ess = done.seen.scalars(ILL + 1)["diag/policy/text_only/ess"]
     assert first.lr_factor == pytest.approx(ess**0.5)
     assert done.lr[ILL + 1] == pytest.approx(320 * ess**0.5)
-    assert events_of(done, "scale_lr")[-1][1] == "guard scale_lr: lets go, the incident is over"
+    assert events_of(done, "scale_lr")[-1][1] == "guard scale_lr: ended, the incident is over"
     assert done.decisions.keys() == set(range(ILL + 1, events_of(done, "scale_lr")[-1][0]))
 
 
@@ -347,7 +347,7 @@ def test_what_a_new_baseline_has_ended_is_held_no_longer(rng, make_batch):
         held += [step] if monitor.decide() else []
     assert held[-1] == 119
     assert 80 < held[0] < 110
-    assert (120, "guard scale_lr: lets go, the incident is over") in monitor.events
+    assert (120, "guard scale_lr: ended, the incident is over") in monitor.events
 
 
 def test_a_rollback_waits_for_no_disk(tmp_path, monkeypatch):

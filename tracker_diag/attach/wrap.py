@@ -86,7 +86,7 @@ def wrap(
         `target` itself, with `diag`, a `Monitor`; in place of a function another one that calls it. An observation
             belongs to the step of your next `log`, whether you log through `target` or a framework does. A
         run that is wrapped already has the same `diag`. A module or a client can serve several runs; its `diag` is that
-        of the run that was wrapped last and is underway. `diag.close()` lets go of the tracker.
+        of the run that was wrapped last and is underway. `diag.close()` releases the tracker.
 
     Raises:
         DiagError: if `target` is none of these, has no run underway, takes no attribute, or has a `diag` of its own.

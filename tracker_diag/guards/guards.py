@@ -224,7 +224,7 @@ class Guards:
             return []
         why = f"held for {step - memory.since} steps" if there else "the incident is over"
         memory.since = None
-        return [f"guard {guard.do}{_mode(guard)}: lets go, {why}"]
+        return [f"guard {guard.do}{_mode(guard)}: ended, {why}"]
 
     def _hindrance(self, do: Action, can: Collection[Action]) -> str:
         """Why `do` is recommended and not done; empty where it can be."""

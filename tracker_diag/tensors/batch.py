@@ -80,8 +80,8 @@ class Tensors(TypedDict, total=False):
     """Importance weights as the optimiser used them, after truncation, clipping or masking: of mismatch if
     rollout_logprobs are given, else of policy."""
     token_ids: Tensor
-    """Integers: the tokens themselves. They are kept only on this machine's disk, for sequences that carry the tail of
-    a slice. This happens only while a rule is pending or firing there."""
+    """Integers: the tokens themselves. They stay in memory. They are kept for sequences that carry the tail of a slice,
+    while a rule is pending or firing there."""
 
 
 @dataclass(frozen=True)

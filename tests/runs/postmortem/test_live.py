@@ -65,7 +65,7 @@ def test_what_is_missing_is_said_once_in_one_line(capsys):
     train(run, 20)
     run.diag.close()
     output = " ".join(capsys.readouterr().err.split())
-    assert output.count("the context record, which the run is repeated from, lacks") == 1
+    assert output.count("to repeat this run, its record lacks") == 1
     assert "lacks the data splits (`data_splits`); the evaluation command (`evaluation_command`)" in output
 
 

@@ -84,7 +84,7 @@ class Postmortem(Tracker):
         context = context_of(self._monitor.config, self._versions, self._code)
         self._hand_over(FILE, without_secrets(json.dumps(context.to_json(), indent=1)))
         if context.missing:
-            lacks = f"the context record, which the run is repeated from, lacks {'; '.join(context.missing)}"
+            lacks = f"to repeat this run, its record lacks {'; '.join(context.missing)}"
             announce(Text.assemble(("tracker_diag: ", "dim"), f"{lacks}: see docs/postmortem.md"))
 
     def _endings(self, end: End) -> Iterator[Ending]:
