@@ -420,3 +420,45 @@ def test_the_outcome_is_reward_and_evaluation_and_no_part_of_them():
         values = parts | {"reward": step / 40, "eval_score": step / 80}
         engine.evaluate(Observed(step, {name: Scalar(name, value) for name, value in values.items()}))
     assert {item.series for item in engine.best} == {"reward", "eval_score"}
+
+
+def test_an_evaluation_is_valid_until_the_next_one():
+    """With an evaluation every tenth step, a rule that it could excuse is judged at each."""
+    solved = {"kind": "threshold", "series": {"metric": "eval_score"}, "above": 0.75}
+    excused = rule(signals={"low": LOW, "solved": solved}, when=[{"all": ["low"], "unless": ["solved"]}])
+    scores = [(0.9 if step < 50 else 0.2) if step % 10 == 0 else None for step in range(100)]
+    states = run(Engine([excused]), [0.3] * 100, eval_score=scores)
+    assert set(states[:50]) == {"healthy"}
+    assert set(states[50:]) == {"firing"}
+
+
+def test_a_new_baseline_dates_no_finding_before_itself():
+    """EXP007 is healthy while the reward rises, though its learning rate was too small from the first step on."""
+    engine = Engine([rule for rule in catalog() if rule.id == "EXP007"])
+    for step in range(300):
+        if step == 200:
+            engine.rebaseline(step)
+        row = {"reward": min(step, 200) / 100 + 0.01 * (step % 3), "learning_rate": 1e-13, "loss": 1.0, "kl": 0.01}
+        engine.evaluate(Observed(step, {name: Scalar(name, value) for name, value in row.items()}))
+    assert [finding.onset for finding in engine.findings] == [200]
+
+
+@pytest.mark.parametrize("kind", [{"kind": "trend", "steps": 40}, {"kind": "growth"}])
+def test_a_step_that_comes_in_two_calls_counts_once(kind):
+    """The first call has no value of the series."""
+    key = StatKey("policy", "post_tool", "p95_step")
+    grows = rule(
+        signals={"grows": {"series": {"stat": "p95_step"}, **kind}},
+        when=["grows"], pairs=["policy"], slices=["post_tool"], summary="{grows.value:.1f}",
+    )  # fmt: skip
+    values = np.random.default_rng(0).lognormal(np.where(np.arange(150) < 110, 0, 0.7), 0.1)
+    fired = []
+    for calls in (1, 2):
+        engine = Engine([grows], GrowthSettings(expected_steps=150))
+        for step, value in enumerate(values):
+            parts = [{"loss": Scalar("loss", 1.0)}, {key: Scalar(key, value, 60)}]
+            for part in parts if calls == 2 else [parts[0] | parts[1]]:
+                engine.evaluate(Observed(step, part))
+        fired.append([(finding.onset, finding.fired) for finding in engine.findings])
+    assert fired[0]
+    assert fired[0] == fired[1]

@@ -82,6 +82,10 @@ class Series:
             now = self._ratio(now, observed.series.get(self.keys[1]))
         self.now, self.new = now, now is not None and not had
 
+    def begins_with(self, observed: Observed) -> bool:
+        """Whether `observed` has a key of it for the first time."""
+        return any(key in observed.series for key in self._missing)
+
     @property
     def logged(self) -> bool | None:
         """Whether the run logs it; None while it is missing but may still come."""
@@ -152,14 +156,14 @@ class SeriesTable:
         """Read every series at one step; `again` if more of the last step has come.
 
         Returns:
-            Whether any series has come for the first time.
+            Whether any key of a series has come for the first time.
         """
         self.observed = observed
         self.rows += not again
         self.steps += observed.checked and not again
         by_key = self._by_key
         given = dict.fromkeys([series for key in observed.series if key in by_key for series in by_key[key]])
-        first = not all(series.has_come for series in given)
+        first = any(series.begins_with(observed) for series in given)
         for series in [series for series in self._with_value if series not in given]:
             series.update(observed, again=again)
         for series in given:

@@ -57,18 +57,21 @@ class Growth(Signal):
         self._detector = self._series.growth[alike]
         self._last: tuple[float, int | None] | None = None
         self._last_step, self._missed = 0, 0
+        self._missed_at: int | None = None
+        """The last step that counts as missed. If its value comes in a later call, it was not."""
 
     def update(self, observed: Observed) -> None:
         now = self._series.now
         if now is not None:
             # A slice with few tokens has a value only every few steps. Its baseline lasts as many steps as any other.
             if self._detector.step != observed.step:
-                steps = self._missed + 1 if self._disjoint else 1
+                missed = self._missed - (self._missed_at == observed.step)
+                steps = missed + 1 if self._disjoint else 1
                 self._detector.update(observed.step, now.value, now.error if self._scale == "log" else None, steps)
             self._last, self._last_step, self._missed = (now.value, now.n), observed.step, 0
             self.holds = self._judged()
             return
-        self._missed += 1
+        self._missed, self._missed_at = self._missed + 1, observed.step
         if self._missed > LOST_AFTER:
             self.holds = None
 

@@ -45,7 +45,8 @@ class Stuck(Signal):
             self._recent.append(now.value)
             self._steps.append(observed.step)
             self._judge()
-            self.began = (self.began if self.began is not None else self._steps[0]) if self.holds else None
+            if self.holds is not None:
+                self.began = (self._steps[0] if self.began is None else self.began) if self.holds else None
 
     @property
     def _full(self) -> bool:

@@ -1,6 +1,7 @@
 """A value against a fixed limit."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
@@ -9,13 +10,18 @@ from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
-from tracker_diag.rules.series import Place
+from tracker_diag.rules.series import LOST_AFTER, Place
 from tracker_diag.rules.signals.base import CLOSED, Limited, Verb
+
+EVALUATIONS = frozenset({"eval_score", "evaluation", "eval_loss"})
 
 
 @dataclass(config=CLOSED, kw_only=True)
 class Threshold(Limited):
-    """The series, or its ratio to another one, is above or below a fixed limit. It is unknown between two values."""
+    """The series, or its ratio to another one, is above or below a fixed limit.
+
+    It is unknown between two values. But an evaluation comes every few steps, and is valid until the next one.
+    """
 
     verbs: ClassVar[Mapping[str, Verb]] = {"above": Verb(number="above"), "below": Verb(number="below")}
 
@@ -27,6 +33,8 @@ class Threshold(Limited):
         super().begin(at)
         self._series = at.series(self.series, self.relative_to)
         self.looks_at = (self._series,)
+        self._stays = self.relative_to is None and self._series.definition.name in EVALUATIONS
+        self._missed = 0
 
     @property
     def limit(self) -> float:
@@ -35,6 +43,9 @@ class Threshold(Limited):
 
     def update(self, observed: Observed) -> None:
         now = self._series.now
+        self._missed = 0 if now is not None else self._missed + 1
+        if now is None and self._stays and self._missed <= LOST_AFTER:
+            return
         if now is None or (now.quantum > 0 and abs(now.value - self.limit) < now.quantum / 2):
             self.holds = None
             return
@@ -44,13 +55,16 @@ class Threshold(Limited):
     def reading(self) -> Reading:
         now = self._series.now
         if now is None:
-            return self._series.unknown()
+            return replace(self._series.unknown(), holds=self.holds)
         if self.holds is None:
             return self._series.unknown(reason(Why.ROUNDED, series=self._series.name, quantum=now.quantum))
         return self._series.reading(self.holds, now.value)
 
+    def rebaseline(self) -> None:
+        self.began = None
+
     def state_dict(self) -> dict[str, Any]:
-        return {"began": self.began}
+        return {"began": self.began, "holds": self.holds if self._stays else None, "missed": self._missed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.began = state["began"]
+        self.began, self.holds, self._missed = state["began"], state["holds"], state["missed"]

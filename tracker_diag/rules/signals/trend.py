@@ -55,7 +55,9 @@ class Trend(Material):
         self._early: list[tuple[int, float]] = []
         """The values until then, with their steps."""
         self._rows = 0
-        """Rows since the first value, while it is not known."""
+        """Rows since the first value, while it is not known; a row may come in two calls."""
+        self._counted: int | None = None
+        """The last of their steps."""
         self._means: deque[float] = deque(maxlen=BLOCKS)
         self._starts: deque[int] = deque(maxlen=BLOCKS)
         self._block: list[float] = []
@@ -67,7 +69,8 @@ class Trend(Material):
 
     def update(self, observed: Observed) -> None:
         now = self._series.now
-        self._rows += bool(self._early) or now is not None
+        if (self._early or now is not None) and self._counted != observed.step:
+            self._rows, self._counted = self._rows + 1, observed.step
         if now is not None:
             self._append(observed.step, now.value) if self._size else self._wait(observed.step, now.value)
             self._missed, self._last_step = 0, observed.step
