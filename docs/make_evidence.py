@@ -326,8 +326,8 @@ These runs do not show that:
 - **The slice names the cause**. `stale-narrow` fails in the same way, although its tool does not change. There, the
   text-only tail moves too, and POL003 says that the tail is global. But POL002 fires before it in every seed. On most
   signals, the alarm without slices is first: a slice adds nothing to what every token shows.
-- **The lead over the reward means something by itself**. It depends on the speed of the ramp, which causes both. The
-  p95 of the same pair without slices is about ten steps later. In seed 3 it was first. This is what slices add here.
+- **The lead over the reward says much**. How fast the fault grows decides when each of the two moves. The p95 of the
+  same pair without slices is about ten steps later. In seed 3 it was first. This is what slices add here.
 - **The effective sample size warns early**. It follows the tail. It shows how severe the problem is.
 - **These rates hold for a language model**. The agent is small, its tools are made up, and a slice has some hundred
   tokens a step. The detector's settings come from simulation, not from these runs. But we chose some limits with these

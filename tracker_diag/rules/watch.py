@@ -251,8 +251,9 @@ class Watch:
             if self._judgement.holds((way,)):
                 holding = [self._signals[name] for name in signals_of((way,), self.rule.predicates)]
                 steps = [signal.began for signal in holding if signal.holds]
-                if known := [step for step in steps if step is not None]:
-                    began += [max(known)] * (len(known) == len(steps))
+                known = [step for step in steps if step is not None]
+                if known and len(known) == len(steps):
+                    began.append(max(known))
         return began
 
     def _is_harmless(self) -> bool:
