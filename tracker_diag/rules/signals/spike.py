@@ -95,6 +95,9 @@ class Spike(Material):
         return high - low >= (self.change or 0.0)
 
     def _within_spread(self, value: float, middle: float, values: list[float]) -> bool:
+        """Whether the noise explains `value`. That of a factor is one of logarithms."""
+        if self.factor is not None and value > 0 and min(values) > 0:
+            value, middle, values = math.log(value), math.log(middle), [math.log(v) for v in values]
         spread = 1.4826 * median([abs(v - middle) for v in values])
         return abs(value - middle) <= self._z * spread
 
