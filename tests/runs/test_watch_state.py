@@ -26,7 +26,7 @@ OF_THIS = {"version": VERSION, "source": "runs", "project": True}
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (OF_THIS | {"version": 2}, f"version 2 given, expected {VERSION}"),
+        (OF_THIS | {"version": 2, "logbook": []}, f"version 2 given, expected {VERSION}"),
         (OF_THIS | {"source": "others"}, "source 'others' given, expected 'runs'"),
         (OF_THIS | {"project": False}, "project False given, expected True"),
         (OF_THIS | {"runs": {"a": {"mark": 3}}}, "damaged: runs.a.row"),

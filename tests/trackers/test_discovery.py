@@ -85,6 +85,19 @@ def test_a_tracker_that_cannot_be_used_takes_no_other_along(installed, caplog):
     assert "tracker lost (no_such_module:X): cannot be loaded, left out: ModuleNotFoundError" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["tally", "takes", "local", "outside", "pace", ""])
+def test_one_whose_attributes_raise_is_left_out_with_its_reason(name, installed, monkeypatch):
+    def fails(self):
+        raise OSError("no disk")
+
+    monkeypatch.setattr(Fake, "underway", True)
+    bad = type("Bad", (TheirTracker,), {name: property(fails)} if name else {"find": lambda *_, **__: 3})
+    installed(theirs=bad)
+    assert active_trackers() == []
+    with pytest.raises(DiagError, match="tracker theirs .*: " + ("OSError: no disk" if name else "TypeError: find")):
+        wrap(Fake())
+
+
 def test_imported_but_not_installed_is_told(monkeypatch):
     monkeypatch.setattr(discovery, "entry_points", lambda group: ())
     with pytest.raises(DiagError, match="can be imported here, but is not installed; install it with pip"):

@@ -213,10 +213,11 @@ def _place_of(target: Any, run_id: str | None) -> _Place:
     if tracker := CallTracker.find(target):
         return _Place(tracker, function=is_function(target))
     trackers = ", ".join(that_can("listen"))
+    left_out = "".join(f"\n{error}" for error in broken())
     raise DiagError(
         f"target: {_kind(target)} given, expected a run, module or writer of {trackers}; a logger of Lightning; a "
         "tracker of accelerate; or anything with log(data, step), log_metrics(metrics, step) or a call of "
-        "(metrics, step)"
+        f"(metrics, step){left_out}"
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -34,7 +34,7 @@ SHARE = 10
 """A run rests for this many times the seconds that its last diagnosis took."""
 NAME = 40
 """Characters of a run's name before its alerts in the log."""
-VERSION = 3
+VERSION: Final = 3
 """Of the format of the state, kept in its file."""
 FILE = "watch.json"
 
@@ -49,7 +49,7 @@ class WatchState(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    version: int = VERSION
+    version: Literal[3] = VERSION
     source: str
     project: bool
     began: float = Field(default_factory=time.time)
@@ -64,13 +64,15 @@ class WatchState(BaseModel):
         again = f"delete {folder} to begin anew, or name another folder with --state"
         try:
             state = cls.model_validate_json(file.read_bytes()) if file.exists() else new
-            for field in ("version", "source", "project"):
+            for field in ("source", "project"):
                 given, expected = getattr(state, field), getattr(new, field)
                 if given != expected:
                     raise DiagError(f"{file}: {field} {given!r} given, expected {expected!r}; {again}")
             private(file, state.model_dump_json())
         except ValidationError as error:
-            problem = error.errors()[0]
+            problem = error.errors()[0]  # that of the version, where another one's fields differ too
+            if problem["loc"] == ("version",):
+                raise DiagError(f"{file}: version {problem['input']!r} given, expected {VERSION}; {again}") from error
             where = ".".join(map(str, problem["loc"]))
             raise DiagError(f"{file}: damaged: {where}: {problem['msg']}; {again}") from error
         except OSError as error:

@@ -71,6 +71,8 @@ def _of_each_kind(given: Mapping[str, Any], left_out: str, *, refused: bool = Fa
     for entry, kind in _kinds():
         try:
             tracker = kind.find(**given)
+            if tracker is not None:
+                _check(tracker)
         except Exception as error:
             if refused and isinstance(error, DiagError):
                 raise
@@ -78,6 +80,14 @@ def _of_each_kind(given: Mapping[str, Any], left_out: str, *, refused: bool = Fa
             continue
         if tracker is not None:
             yield tracker
+
+
+def _check(tracker: object) -> None:
+    """Raise what a tracker of another package would raise later, where it could reach training."""
+    if not isinstance(tracker, Tracker):
+        raise TypeError(f"find gave {type(tracker).__name__}, expected a Tracker")
+    for name in ("tally", "takes", "local", "outside", "pace"):
+        getattr(tracker, name)
 
 
 def watchable() -> list[type[Tracker]]:
