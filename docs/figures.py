@@ -11,8 +11,8 @@ DOCS = Path(__file__).parent
 SENTENCES = {
     "../README.md": (
         "`observe`, on one CPU core | {observe} ms |",
-        "your logging call, on one CPU core | {log} ms longer |",
-        "a training step of half a second, on an {device} GPU | {ratio}× as long |",
+        "your logging call, on one CPU core | {log} ms more |",
+        "both together, in a training step of half a second on an {device} GPU | {ratio}× the step |",
         "with a planted fault that did harm | the fault was named in {named} of {harmed} |",
         "without a fault | an alert was raised in {alarmed} of {healthy} |",
         "public logs of stable runs | an alert was raised in {loud} of {stable} |",

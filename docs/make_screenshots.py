@@ -64,6 +64,7 @@ def main(*names: str) -> None:
         pictures: dict[str, Callable[[], None]] = {
             "demo": _demo,
             "mlflow": _mlflow,
+            "demo-report": _demo_report,
             "wandb": partial(_wandb, Path(folder)),
             "trackio": _trackio,
             "tensorboard": partial(_tensorboard, f"{folder}/logs"),
@@ -168,6 +169,13 @@ def _mlflow() -> None:
         page.add_style_tag(
             content="*:not([class*=checkbox]) { font-family: 'DejaVu Sans', sans-serif !important }"
         )  # no digits as emoji
+
+
+def _demo_report() -> None:
+    """The first look of the report that MLflow keeps of the demo."""
+    (report,) = (DEMO / "mlartifacts").rglob("report.html")
+    with _page("demo-report.png", 850, 1440) as page:
+        page.goto(report.as_uri())
 
 
 def _wandb(folder: Path) -> None:

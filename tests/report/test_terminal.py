@@ -118,13 +118,13 @@ def test_at_its_longest_the_verdict_has_25_lines(broken):
     drawn = lines(verdict(summary, cost="1,000,000 steps, 123.4 h", live=[LiveFinding(long, 3)] * 9))
     assert len(drawn) <= 25
     assert all(len(line) <= 80 for line in drawn)
-    assert sum("to 7 " in line for line in drawn) == 3
+    assert sum("max 7)" in line for line in drawn) == 3
 
 
 def test_a_curve_is_named_by_the_end_of_its_name_and_its_smallest_and_largest_value(broken):
     curves = {"diag/mismatch/tool:search_the_web/p95": {0: 0.25, 1: math.nan, 7: 3.5}}
     (line,) = (line for line in lines(verdict(replace(broken, curves=curves))) if "p95" in line)
-    assert line.startswith("…match/tool:search_the_web/p95 0.25 to 3.5")
+    assert line.startswith("…ol:search_the_web/p95 (min 0.25, max 3.5)")
 
 
 def test_a_live_verdict_says_where_to_look_further(broken):

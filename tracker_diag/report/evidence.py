@@ -28,16 +28,27 @@ def damage(summary: Summary) -> list[str]:
     """What the first break has done to the outcome, as it is now: since when, its best level, its last one."""
     harmed = next((it.damage for it in summary.incidents if it.cause is main_finding(summary)), ())
     lines: dict[str, str] = {}
-    levels = {outcome.series: outcome for outcome in summary.best}
     for finding in harmed:
-        signs = sorted(finding.evidence, key=lambda reading: not reading.holds)
-        keys = [key for reading in signs for key in (reading.series, *reading.keys)]
-        key = next((key for key in keys if key in levels), None)
+        outcome = _outcome(summary, finding)
         never = any(isinstance(signal, Gain) and signal.never for signal in finding.rule.signals.values())
-        what = finding.summary if key is None or never else best_level(levels[key])
-        lost = levels[key].onset if key is not None and levels[key].holds else None  # all rows know it better
-        lines.setdefault(what, f"since step {min(filter(None, (lost, finding.onset)), default=0)}: {what}")
+        what = finding.summary if outcome is None or never else best_level(outcome)
+        lines.setdefault(what, f"since step {harmed_since(summary, finding)}: {what}")
     return list(lines.values())
+
+
+def harmed_since(summary: Summary, finding: Finding) -> int:
+    """The onset of `finding`, a damage, or an earlier one by all rows of its outcome."""
+    outcome = _outcome(summary, finding)
+    lost = outcome.onset if outcome is not None and outcome.holds else None
+    return finding.onset if lost is None else min(lost, finding.onset)
+
+
+def _outcome(summary: Summary, finding: Finding) -> Reading | None:
+    """The outcome that `finding` is about, as it is now."""
+    levels = {outcome.series: outcome for outcome in summary.best}
+    signs = sorted(finding.evidence, key=lambda reading: not reading.holds)
+    keys = [key for reading in signs for key in (reading.series, *reading.keys)]
+    return next((levels[key] for key in keys if key in levels), None)
 
 
 def spent(summary: Summary) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from textwrap import wrap
 
 from rich.console import Group, RenderableType
@@ -11,11 +12,12 @@ from rich.text import Text
 from tracker_diag.report.console import add_rows, cut, digits, labelled, unbroken
 from tracker_diag.report.curves import Panel, panels
 from tracker_diag.report.decision import since
-from tracker_diag.report.evidence import damage, outcomes, spent
+from tracker_diag.report.evidence import damage, harmed_since, outcomes, spent
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.timeline import LABEL, STYLE, timeline
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import Incident
 from tracker_diag.rules.logged import LiveFinding
 from tracker_diag.rules.record import tier_of
 from tracker_diag.rules.triage import Summary
@@ -70,7 +72,13 @@ def verdict(
     loud = [incident for incident in summary.incidents if incident.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
         curves = [_labelled(panel) for panel in panels(summary)[:CURVES]]
-        drawn = timeline(loud, summary.first_step, summary.last_step, curves, summary.events)
+        drawn = timeline(
+            [_dated(summary, incident) for incident in loud],
+            summary.first_step,
+            summary.last_step,
+            curves,
+            summary.events,
+        )
         parts += [Text(), drawn, Text()] if curves else [drawn]
     parts.append(_the_rest(summary, live, explains))
     places = [("see", place) for place in where[:1]] + [("", place) for place in where[1:2]] + [("all of it", again)]
@@ -126,6 +134,12 @@ def _broke_first(summary: Summary, color: str, cost: str, live: Sequence[LiveFin
         rows.add_row("continue?", Text(cut(summary.recommendation.says, 134), style=style))
         add_rows(rows, "do first", [cut(line, 130) for line in first.rule.remedy[:1]])
     return rows
+
+
+def _dated(summary: Summary, incident: Incident) -> Incident:
+    """`incident` with its damage since the step that the line on damage names."""
+    damage = (finding.moved(onset=harmed_since(summary, finding)) for finding in incident.damage)
+    return replace(incident, damage=tuple(damage))
 
 
 def _since(summary: Summary, first: Finding, spending: str) -> str:
@@ -184,7 +198,7 @@ def _labelled(panel: Panel) -> tuple[str, Mapping[int, float], bool]:
     """The curve of a panel, of post_tool where there are two, with its smallest and largest value in its label."""
     *_, (slice, points) = panel.lines.items()
     values = [value for value in points.values() if math.isfinite(value)]
-    ends = f" {digits(min(values))} to {digits(max(values))}" if values else ""
+    ends = f" (min {digits(min(values))}, max {digits(max(values))})" if values else ""
     room = LABEL - len(ends)
     if slice:
         pair, _, stat = panel.name.partition(" ")

@@ -48,11 +48,11 @@ def timeline(
     table.add_row(Text(f"step  ({PENDING} onset, {FIRING} detected)", style="dim"), Text(ends, style="dim"))
     everything, room = lanes(incidents), MOST_LANES - bool(events)
     drawn, damage = everything[:room], incidents[0].damage
-    lanes_of = Counter(findings[0].rule.id for _, findings in drawn)
-    for mark, findings in drawn:
+    lanes_of = Counter(findings[0].rule.id for findings in drawn)
+    for findings in drawn:
         worst = max((finding.severity for finding in findings), key=SEVERITIES.index)
         color = STYLE["error" if findings[0] in damage else worst]
-        name = f"{mark}{_named(findings[0], alone=lanes_of[findings[0].rule.id] == 1)}"
+        name = _named(findings[0], alone=lanes_of[findings[0].rule.id] == 1)
         table.add_row(Text(name, style=color), Text(lane(findings, first, last), style=color))
     if everything[room:]:
         table.add_row(Text(f"and {len(everything) - room} more", style="dim"), "")
@@ -92,15 +92,11 @@ def _named(finding: Finding, *, alone: bool) -> str:
     return f"{finding.rule.id} {slice}{finding.rule.title}"
 
 
-def lanes(incidents: Sequence[Incident]) -> list[tuple[str, list[Finding]]]:
-    """The first incident's cause, its damage, its symptoms, then the others' causes; one for each rule and slice.
-
-    Each has the mark that is before its name.
-    """
+def lanes(incidents: Sequence[Incident]) -> list[list[Finding]]:
+    """The first incident's cause, its damage, its symptoms, then the others' causes; one for each rule and slice."""
     first, *others = incidents
-    ranked = [("", first.cause), *(("└ ", finding) for finding in (*first.damage, *first.symptoms))]
-    ranked += [("", incident.cause) for incident in others]
-    drawn: dict[tuple[str, str | None, str], tuple[str, list[Finding]]] = {}
-    for mark, finding in ranked:
-        drawn.setdefault((finding.rule.id, finding.pair, finding.slice), (mark, []))[1].append(finding)
+    ranked = [first.cause, *first.damage, *first.symptoms, *(incident.cause for incident in others)]
+    drawn: dict[tuple[str, str | None, str], list[Finding]] = {}
+    for finding in ranked:
+        drawn.setdefault((finding.rule.id, finding.pair, finding.slice), []).append(finding)
     return [*drawn.values()]
