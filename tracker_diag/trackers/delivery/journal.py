@@ -284,7 +284,7 @@ def _line(entry: Mapping[str, object]) -> bytes:
 def _entry(line: bytes) -> dict[str, Any]:
     data, _, check = line.rstrip(b"\n").rpartition(b"\t")
     try:
-        entry, same = json.loads(data), int(check, 16) == crc32(data)
+        entry, same = json.loads(data), check == b"%08x" % crc32(data)
     except (ValueError, RecursionError):
         return DAMAGED
     return entry if same and isinstance(entry, dict) and isinstance(entry.get("sent", 0), int) else DAMAGED
