@@ -105,7 +105,7 @@ def lost(kills, how, folder):
 def steps_of(file):
     """The steps of a journal; none if the kill came before its first line, when the older journal still has them."""
     try:
-        return [line["step"] for _, line in Journal.taken(file).entries()]
+        return [line["step"] for _, line in Journal.taken(file).entries() if "step" in line]
     except NoJournal:
         return []
 

@@ -18,8 +18,8 @@ from tracker_diag.cli.app import app
 from tracker_diag.records import Scalar
 from tracker_diag.trackers.delivery import outbox
 from tracker_diag.trackers.mlflow.artifacts import TABLES_TAG
-from tracker_diag.trackers.mlflow.write import NOTE_TAG, MlflowTracker
-from tracker_diag.trackers.tracker import File, Refused
+from tracker_diag.trackers.mlflow.write import NOTE_TAG, TRIES, MlflowTracker
+from tracker_diag.trackers.tracker import File, Refused, Unavailable
 
 pytestmark = pytest.mark.slow
 
@@ -195,8 +195,11 @@ def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, m
     assert client.list_artifacts(run_id) == []
 
 
-@pytest.mark.parametrize(("status", "temporary"), [(403, True), (404, True), (413, False), (429, True), (500, True)])
-def test_what_an_artifact_store_answers_says_whether_to_try_again(status, temporary, mlflow, monkeypatch):
+@pytest.mark.parametrize(("status", "tries", "then"), [
+    (403, TRIES - 1, [Refused]), (404, TRIES - 1, [Refused]), (413, 0, [Refused, None]), (429, TRIES, []),
+    (500, TRIES, []),
+])  # fmt: skip
+def test_what_an_artifact_store_answers_says_how_often_to_try_again(status, tries, then, mlflow, monkeypatch):
     client = mlflow.MlflowClient()
     tracker = MlflowTracker(client, client.create_run("0").info.run_id)
 
@@ -205,8 +208,14 @@ def test_what_an_artifact_store_answers_says_whether_to_try_again(status, tempor
 
     monkeypatch.setattr(client, "log_artifact", refuse)
     tracker.write(0, [File("context.json", "{}")], 0.0)
-    with pytest.raises(OSError if temporary else Refused):
-        tracker.flush()
+    answers = []
+    for _ in range(tries + len(then)):
+        try:
+            tracker.flush()
+            answers.append(None)
+        except (Unavailable, Refused) as error:
+            answers.append(type(error))
+    assert answers == [Unavailable] * tries + then
 
 
 @pytest.mark.nightly

@@ -204,6 +204,19 @@ def test_what_a_kill_left_outlives_the_run_that_is_resumed(journals, rng, make_b
     assert [*journals.glob("*.journal")] == [journal.path]
 
 
+def test_without_a_disk_the_steps_without_a_row_are_counted(tmp_path, monkeypatch, rng, make_batch, wandb_offline):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path / "file" / "below"))
+    run = wrap(wandb_offline.start())
+    for step in range(5):
+        run.diag.observe(**make_batch(rng))
+        run.diag.log({"loss": 1.0}, step)
+    run.log({"a": 1})
+    run.finish()
+    assert [row["diag/step"] for row in history(wandb_offline.records())] == [4]
+    assert run.diag.health["dropped_steps"] == 4
+
+
 KILLED = """
 import os, sys
 import numpy as np, wandb

@@ -25,6 +25,8 @@ HEALTH = (
     Metric("dropped_histograms", "records", "histograms left out since a tracker is slower than the run", "higher"),
     Metric("dropped_steps", "steps", "steps left out since neither disk nor tracker took them", "higher"),
     Metric("spool_errors", "errors", "entries that the disk did not take; they were kept in memory", "higher"),
+    Metric("sync_errors", "errors", "syncs of a journal that failed; a power cut may then cost its lines", "higher"),
+    Metric("damaged_lines", "lines", "lines of a journal that were damaged on disk, and left out", "higher"),
     Metric("decode_errors", "errors", "sequences whose text the decoder could not make; shown without it", "higher"),
     Metric("checkpoint_errors", "errors", "checkpoints that could not be registered: see the log", "higher"),
     Metric("tracker_errors", "errors", "failed calls into a tracker; training continued", "higher"),

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias
 
+from tracker_diag.errors import DiagError
 from tracker_diag.health import Health
 from tracker_diag.records import Drawing, Record, Scalar, Table
 from tracker_diag.report.markdown import note_on
@@ -14,6 +15,7 @@ from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 from tracker_diag.scrub import without_secrets
+from tracker_diag.trackers.delivery.journal import Unsynced
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.log import LogTracker
 from tracker_diag.trackers.tracker import (
@@ -140,7 +142,12 @@ class FanOut:
 
     def flush(self, seconds: float) -> bool:
         """Wait until all trackers have what they were given, at most so long; whether they have."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic()
+        try:
+            deadline += float(seconds)
+        except (TypeError, ValueError, OverflowError):
+            error = DiagError(f"flush: timeout: {seconds!r} given, expected seconds; it waited for nothing")
+            self._health.record("internal_errors", error)
         return all(tracker.wait(deadline) for tracker in self.trackers if isinstance(tracker, Outbox))
 
     @contextmanager
@@ -152,7 +159,7 @@ class FanOut:
         counts, errors = tracker.tally.taken()
         self._health.counts.update(counts)
         for error in errors:
-            self._health.record("tracker_errors", error)
+            self._health.record("sync_errors" if isinstance(error, Unsynced) else "tracker_errors", error)
 
 
 def scrubbed(entry: Entry) -> Entry:

@@ -108,6 +108,9 @@ Off: TypeAlias = Callable[[], None]
 class Address(dict[str, str]):
     """Where a tracker wrote to, for a process that comes later; without secrets."""
 
+    def __missing__(self, name: str) -> str:
+        raise DiagError(f"the address of the run has no {name!r}")
+
 
 class Name(str):
     """What a finished run is called: the `<run>` of the source `<tracker>:<run>`."""

@@ -1,5 +1,6 @@
 import contextlib
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -10,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracker_diag.health import FOLDER
 from tracker_diag.trackers.delivery import journal as module
 from tracker_diag.trackers.delivery import owner
 from tracker_diag.trackers.delivery.deliver import deliver
-from tracker_diag.trackers.delivery.journal import DAMAGED, END, InUse, Journal, journal_for
+from tracker_diag.trackers.delivery.journal import DAMAGED, END, InUse, Journal, NoJournal, journal_for
+from tracker_diag.trackers.tracker import Tracker
 
 ABOUT = {"tracker": "jsonl", "address": {"run": "1"}, "kind": ""}
 SCALAR = {"scalars": {"diag/x": 1.0}, "step": 0, "at": 0.0, "n": 0}
@@ -45,7 +48,7 @@ def journal(place):
     return Journal.new("jsonl-1", ABOUT)
 
 
-class Known:
+class Known(Tracker):
     """A tracker by its name and address."""
 
     name, address = "jsonl", {"run": "1"}
@@ -71,7 +74,7 @@ def test_what_was_put_in_comes_out_in_order_and_so_it_does_in_another_process(jo
 def test_files_are_for_the_users_eyes_alone_and_say_whose_they_are(journal, place):
     assert (place.stat().st_mode & 0o777, journal.path.stat().st_mode & 0o777) == (0o700, 0o600)
     me = owner.here()
-    assert journal.path.name == f"jsonl-1.{me}{END}"
+    assert journal.path.match(f"jsonl-1.*.{me}{END}")
     assert [journal.about[name] for name in ("pid", "host", "start")] == [os.getpid(), me.host, me.start]
 
 
@@ -98,6 +101,7 @@ FOREIGN = {
     "no line": b"not json\nx",
     "a list": b"[1,2]\n[3,4]\n",
     "another version": head({"version": 99, "tracker": "jsonl"}),
+    "a head without a process": head({"version": module.VERSION, **ABOUT}),
     "a head that was changed": head({"version": module.VERSION, **ABOUT}).replace(b'"jsonl"', b'"mlflo"'),
 }
 
@@ -122,7 +126,85 @@ def test_a_journal_whose_process_is_alive_is_left_alone_and_two_of_one_process_a
     with pytest.raises(InUse, match=rf"its process {os.getpid()} is alive and delivers it itself"):
         Journal.taken(journal.path)
     assert Journal.new("jsonl-1", ABOUT).path != journal.path
-    assert [well for *_, well in deliver(place, 1.0)] == [True, True]
+    renamed = journal.path.rename(place / f"any{END}")
+    assert {outcome for _, outcome, _ in deliver(place, 1.0)} == {
+        f"left alone: its process {os.getpid()} is alive and delivers it itself"
+    }
+    journal.append({"i": 1})
+    journal.close(keep=True)
+    assert rest(Journal.taken(renamed)) == [{"i": 1}]
+
+
+def closes_and_takes(place, number, together, out):
+    """Fifty times, at the same moment as others: close a journal, then take all that were closed."""
+    os.environ[FOLDER] = str(place)
+    for turn in range(50):
+        journal = Journal.new("jsonl-1", ABOUT)
+        journal.append({"wrote": (turn, number)})
+        together.wait(60)
+        journal.close(keep=True)
+        together.wait(60)
+        mine = []
+        for path in sorted(place.iterdir()):
+            with contextlib.suppress(NoJournal, OSError):
+                mine.append(Journal.taken(path))
+        together.wait(60)
+        for taken in mine:
+            out.put([line["wrote"] for line in rest(taken)])
+            taken.close(keep=False)
+
+
+@pytest.mark.slow
+def test_of_journals_that_several_processes_close_and_take_at_once_each_is_taken_once(place):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    together, out = context.Barrier(4), context.Queue()
+    processes = [context.Process(target=closes_and_takes, args=(place, number, together, out)) for number in range(4)]
+    for process in processes:
+        process.start()
+    got = [out.get(timeout=100) for _ in range(200)]
+    for process in processes:
+        process.join()
+    assert sorted(got) == [[[turn, number]] for turn in range(50) for number in range(4)]
+    assert list(place.iterdir()) == []
+
+
+def test_what_another_process_did_while_a_journal_was_read_counts(journal, monkeypatch):
+    journal.append(*({"i": i} for i in range(2)))
+    journal.close(keep=True)
+    read = Journal._read
+
+    def meanwhile(mine):
+        monkeypatch.setattr(Journal, "_read", read)
+        found = read(mine)
+        other = Journal.taken(journal.path)
+        other.given = next(other.entries())[0]
+        other.delivered()
+        other.append({"i": 2})
+        other.close(keep=True)
+        assert other.path == journal.path
+        return found
+
+    monkeypatch.setattr(Journal, "_read", meanwhile)
+    assert rest(Journal.taken(journal.path)) == [{"i": 1}, {"i": 2}]
+
+
+def test_a_journal_with_a_second_name_is_left_as_it_is(journal, place, tmp_path):
+    journal.append(SCALAR)
+    journal.close(keep=True)
+    before = journal.path.read_bytes()
+    (tmp_path / "mine").hardlink_to(journal.path)
+    ((_, outcome, well),) = deliver(place, 1.0)
+    assert (outcome.partition(",")[0], well) == ("left alone: it has 2 names (hard links)", False)
+    assert (tmp_path / "mine").read_bytes() == before
+
+
+def test_a_journal_that_does_not_say_where_its_run_is_says_so(place):
+    journal = Journal.new("tensorboard-1", {"tracker": "tensorboard"})
+    journal.append(SCALAR)
+    journal.close(keep=True)
+    ((_, outcome, _),) = deliver(place, 1.0)
+    assert outcome == "kept: the address of the run has no 'folder'"
 
 
 @pytest.mark.slow
@@ -144,15 +226,20 @@ def test_a_killed_process_leaves_its_journal_though_a_fork_of_it_lives_on(place)
         try:
             later = journal_for(Known())
             assert rest(later) == [{"i": 1}]
+            renamed = later.path.rename(place / f"any{END}")
+            with pytest.raises(InUse, match=f"its process {os.getpid()} is alive"):  # another process is as refused
+                Journal.taken(renamed)
         finally:
             os.kill(child, 9)
-    assert [file.name for file in place.iterdir()] == [later.path.name]
+    assert list(place.iterdir()) == [renamed]
 
 
-def test_a_journal_of_another_machine_waits_until_its_process_must_be_dead(journal, place):
-    journal.close(keep=True)
-    away = place / f"jsonl-1.elsewhere.12.34{END}"
-    journal.path.rename(away)
+def test_a_journal_of_another_machine_waits_until_its_process_must_be_dead(place):
+    place.mkdir()
+    away = place / f"any{END}"
+    journal = {"version": module.VERSION, "host": "elsewhere", "pid": 12, "start": 34, **ABOUT}
+    away.write_bytes(head(journal))
+    away.chmod(0o600)
     with pytest.raises(InUse, match=r"its process on elsewhere may be alive: it changed . s ago; try again in 600 s"):
         Journal.taken(away)
     long_ago = time.time() - 700
@@ -163,13 +250,22 @@ def test_a_journal_of_another_machine_waits_until_its_process_must_be_dead(journ
 def test_it_is_synced_again_and_again(place, monkeypatch):
     monkeypatch.setattr(module, "SYNCED_EVERY", 0.02)
     synced, fsync = [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(fd), fsync(fd)))
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), fsync(fd)))
     journal = Journal.new("jsonl-1", ABOUT)
     until = time.monotonic() + 60
-    while len(synced) < 3 and time.monotonic() < until:
+    while len(synced) < 4 and time.monotonic() < until:
         time.sleep(0.01)
-    assert synced[:3] == [journal._fd] * 3
+    file, folder = journal.path.stat().st_ino, place.stat().st_ino
+    assert synced[:4] == [file, folder, file, file]
     journal.close(keep=False)
+
+
+def test_a_disk_that_takes_half_a_first_line_keeps_no_file(place, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:20]))
+    with pytest.raises(OSError, match="no room for a first line"):
+        Journal.new("jsonl-1", ABOUT)
+    assert list(place.iterdir()) == []
 
 
 def test_what_an_earlier_process_could_not_deliver_comes_first(place):

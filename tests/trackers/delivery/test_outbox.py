@@ -474,6 +474,71 @@ def test_a_report_that_a_busy_tracker_does_not_take_in_time_is_on_disk(quick, jo
     )
 
 
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_outbox import Fake, failing_at
+from tracker_diag import Monitor
+
+class Waits(Fake):
+    def end(self):
+        print("ends", flush=True)
+        sys.stdin.read()
+
+tracker = Waits()
+if sys.argv[2] == "down":
+    tracker.fails = lambda what: print("ends", flush=True) or failing_at("log", ConnectionError("down"))(what)
+monitor = Monitor([tracker])
+for step in range(80):
+    monitor.log({"loss": 0.5}, step)
+monitor.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["down", "slow"])
+def test_a_kill_in_the_midst_of_the_end_leaves_the_report_on_disk(server, journals):
+    command = [sys.executable, "-c", KILLED, __file__.rpartition("/")[0], server]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ends\n"
+        report = journals / "report-tracker-r1.html"
+        if server == "down":
+            until(report.exists)
+        process.kill()
+    assert report.stat().st_mode & 0o777 == 0o600
+    assert "</html>" in report.read_text()
+    up = Fake()
+    (left,) = journals.glob("*.journal")
+    assert Outbox(up, Journal.taken(left)).drain(10)
+    assert up.steps[-1] == 79 if server == "down" else up.steps == []
+    assert [*journals.iterdir()] == [report]
+
+
+def test_a_timeout_that_is_no_number_is_counted_and_waits_for_nothing(journals):
+    tracker = Fake()
+    tracker.ready.clear()
+    monitor = Monitor([tracker])
+    monitor.log({"loss": 0.5}, 0)
+    assert [monitor.flush(timeout) for timeout in ("x", None, float("nan"), -1)] == [False] * 4
+    assert "flush: timeout: 'x' given, expected seconds" in monitor.failures[0]
+    assert monitor.health["internal_errors"] == 2
+    tracker.ready.set()
+    assert monitor.flush()
+    monitor.close()
+
+
+def test_what_cannot_be_synced_is_counted_and_named_once(quick, journals, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda fd: os.read(fd, -1))  # an OSError
+    tracker = Fake()
+    tracker.fails = while_it_is([True])
+    monitor = Monitor([tracker])
+    monitor.log({"loss": 0.5}, 0)
+    monitor.close()
+    assert monitor.health["sync_errors"] >= 1
+    (failure,) = [failure for failure in monitor.failures if "sync_errors" in failure]
+    assert "a power cut may cost what is in it, [Errno 22]" in failure
+
+
 EXIT = """
 import atexit, sys, threading
 sys.path.insert(0, sys.argv[1])

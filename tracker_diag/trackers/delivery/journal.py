@@ -3,20 +3,21 @@
 One JSON object and its checksum a line, appended with one call, so that a killed process leaves whole lines. Lines
 that say how far it has been delivered are among them.
 
-Each process has files of its own, and no locks: the name says whose file it is (`owner`), and who renames the file
-of a dead process first has it. The first line says what it is for.
+Each process has files of its own, and no locks. The first line says what a file is for, and whose it is, until a later
+line names another owner. Who renames the file of a dead process first has it. A mark in its name is no other file's.
 """
 
 import contextlib
 import errno
 import json
 import os
+import re
+import secrets
 import shlex
 import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from itertools import count
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -24,10 +25,10 @@ from zlib import crc32
 
 from tracker_diag.errors import DiagError
 from tracker_diag.health import folder, own_folder
-from tracker_diag.trackers.delivery.owner import Owner, here, owner_of
-from tracker_diag.trackers.tracker import Tracker
+from tracker_diag.trackers.delivery.owner import Owner, here, owner_in, owner_of
+from tracker_diag.trackers.tracker import Tally, Tracker
 
-VERSION = 5
+VERSION = 6
 """Of the format; it is in the first line."""
 
 CHUNK = 1 << 20
@@ -37,13 +38,16 @@ LARGEST = 1 << 30
 """Bytes that a journal may have: 1 GiB, the scalars of some hundred thousand steps."""
 
 SYNCED_EVERY = 5.0
-"""Seconds: what a power cut can cost."""
+"""Seconds from the end of a sync to the next one: a power cut can cost what was written since the last one began."""
 
 NEVER_WAITS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """How a file that may be anything is opened."""
 
 END = ".journal"
 """Of the names of journals."""
+
+MARKED = re.compile(r"\.\d+-[0-9a-f]{8}$")
+"""Ends a name's part before the owner: when the journal began, and random digits."""
 
 DAMAGED = {"damaged": True}
 """What is read of a line whose checksum is another one."""
@@ -57,10 +61,14 @@ class InUse(NoJournal):
     """The process that it belongs to may be alive, and delivers it itself."""
 
 
+class Unsynced(OSError):
+    """A journal that the operating system may lose in a power cut; the message says why."""
+
+
 class Journal:
     """A journal that is this process's own: `new` begins one, `taken` continues that of a dead process."""
 
-    def __init__(self, path: Path, fd: int) -> None:
+    def __init__(self, path: Path, fd: int, tally: Tally | None) -> None:
         self.path, self._fd = path, fd
         about, self._start = _head(fd, path)
         self.about = about
@@ -68,28 +76,35 @@ class Journal:
         self.size = os.fstat(fd).st_size
         self.sent = self.given = self._start
         """Up to where it is delivered, and up to where it has been read; its owner moves `given`."""
-        with contextlib.suppress(RuntimeError):  # none starts in `atexit` from Python 3.12 on
-            threading.Thread(target=_keep_synced, args=(ref(self),), name="tracker_diag-sync", daemon=True).start()
+        self.tally = tally or Tally()
+        """Counts what could not be synced."""
+        self._open = threading.Lock()
+        """Held while the file must not be closed."""
+        self._in_folder = False
+        """Whether the folder was synced since the file is in it."""
 
     @classmethod
-    def new(cls, base: str, about: Mapping[str, object]) -> "Journal":
-        """A journal that no other process or journal of this one has.
+    def new(cls, base: str, about: Mapping[str, object], tally: Tally | None = None) -> "Journal":
+        """A journal that no other process or journal of this one has; `tally` counts what could not be synced.
 
         Raises:
             OSError: the folder cannot be written to.
         """
         own_folder(folder())
-        owner = here()
-        while True:
-            path = _free(folder(), base, owner)
-            with contextlib.suppress(FileExistsError):
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-                began = {"host": owner.host, "pid": owner.pid, "start": owner.start}
-                os.write(fd, _line({"version": VERSION, **began, **about}))
-                return cls(path, fd)
+        path = _named(folder(), base, here())
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        try:
+            os.write(fd, _line({"version": VERSION, **vars(here()), **about}))
+            journal = cls(path, fd, tally)
+        except (OSError, NoJournal) as error:  # the disk took no line, or a part of it
+            os.close(fd)
+            path.unlink()
+            raise OSError(errno.ENOSPC, "no room for a first line", str(path)) from error
+        journal._have_synced()
+        return journal
 
     @classmethod
-    def taken(cls, path: Path, about: Mapping[str, object] | None = None) -> "Journal":
+    def taken(cls, path: Path, about: Mapping[str, object] | None = None, tally: Tally | None = None) -> "Journal":
         """The journal that a dead process left at `path`, which has another name from now on.
 
         Args:
@@ -102,32 +117,48 @@ class Journal:
         if path.is_symlink():
             raise NoJournal("it is a link, and is not followed")
         owner, base = owner_of(path.name.removesuffix(END))
-        if (alive := owner.alive(path)) is not None:
-            raise InUse(alive)
+        _refuse_living(owner, path)  # it may be about to write into it that it is its owner
         fd = os.open(path, os.O_RDWR | os.O_APPEND | NEVER_WAITS)
         try:
             _check(fd, path, about or {})
-            mine = _free(path.parent, base, here())
-            path.rename(mine)
+            before = os.fstat(fd)
+            journal = cls(path, fd, tally)
+            owner, whole = journal._read()
+            _refuse_living(owner, path)
+            mine = journal.path = path.rename(_named(path.parent, base, here()))
+            now = os.fstat(fd)
+            if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                journal = cls(mine, fd, tally)  # meanwhile another process had it, and let go of it
+                _, whole = journal._read()
         except BaseException:
             os.close(fd)
             raise
-        journal = cls(mine, fd)
-        journal._continue()
+        journal._belongs_to(here())
+        if whole:
+            journal.sent = journal.given = journal.size
+        journal._have_synced()
         return journal
 
-    def _continue(self) -> None:
-        """Find out how far it was delivered."""
-        if os.pread(self._fd, 1, self.size - 1) != b"\n":  # the disk was full, or the machine went down
-            self._write(b"\n")
-        last = self._start
+    def _have_synced(self) -> None:
+        with contextlib.suppress(RuntimeError):  # none starts in `atexit` from Python 3.12 on
+            threading.Thread(target=_keep_synced, args=(ref(self),), name="tracker_diag-sync", daemon=True).start()
+
+    def _read(self) -> tuple[Owner, bool]:
+        """Find out how far it was delivered; whose it is, and whether all was."""
+        owner, last = owner_in(self.about) or Owner(), self._start
         for place, entry in self.entries(self._start):
             if "sent" in entry:
                 self.sent = self.given = max(self._start, min(entry["sent"], place))
+                owner = owner_in(entry) or owner
             else:
                 last = place
-        if self.sent >= last:  # nothing but that line comes after
-            self.sent = self.given = self.size
+        return owner, self.sent >= last
+
+    def _belongs_to(self, owner: Owner) -> None:
+        """Write down whose it is. Where the disk is full, the name alone says so."""
+        torn = os.pread(self._fd, 1, self.size - 1) != b"\n"  # the disk was full, or the machine went down
+        with contextlib.suppress(OSError):
+            self._write(b"\n" * torn + _line({"sent": self.sent, **vars(owner)}))
 
     @property
     def unread(self) -> bool:
@@ -143,11 +174,12 @@ class Journal:
         Raises:
             OSError: the disk is full, say, or the journal is; none of them is then in it.
         """
-        self._write(b"".join(map(_line, entries)))
-
-    def _write(self, data: bytes) -> None:
+        data = b"".join(map(_line, entries))
         if self.size + len(data) > LARGEST:
             raise OSError(errno.EFBIG, f"a journal holds {LARGEST >> 20} MiB at most", str(self.path))
+        self._write(data)
+
+    def _write(self, data: bytes) -> None:
         written = os.write(self._fd, data)
         if written < len(data):  # half a line must not run into the next
             os.ftruncate(self._fd, self.size)
@@ -164,7 +196,7 @@ class Journal:
             data = os.pread(self._fd, CHUNK, start)
             while b"\n" not in data and start + len(data) < end:
                 data += os.pread(self._fd, len(data) + CHUNK, start + len(data))
-            for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True) or [data]:
                 start += len(line)
                 if start <= end:
                     yield start, _entry(line)
@@ -175,7 +207,7 @@ class Journal:
         if self.sent < self.given:
             self.sent = self.given
             with contextlib.suppress(OSError):  # a full disk: what is sent twice is one thing to a tracker
-                self.append({"sent": self.given})
+                self._write(_line({"sent": self.given}))
         if whole:
             self.sent = self.given = self.size
 
@@ -186,25 +218,33 @@ class Journal:
 
     def sync(self) -> bool:
         """Have the operating system write what it has, which dates the file anew; False once it is closed."""
-        with contextlib.suppress(OSError):
+        with self._open:
             if self._fd >= 0:
-                os.fsync(self._fd)
-                os.utime(self.path)
-        return self._fd >= 0
+                try:
+                    os.fsync(self._fd)
+                    os.utime(self._fd if os.utime in os.supports_fd else self.path)
+                    if not self._in_folder and os.name != "nt":  # there, no folder can be opened
+                        self._in_folder = True
+                        _sync_folder(self.path.parent)
+                except OSError as error:
+                    self.tally.failed(Unsynced(f"{self.path}: a power cut may cost what is in it, {error}"))
+            return self._fd >= 0
 
     def close(self, *, keep: bool) -> None:
         """Let go of the file; delete it unless there is something to `keep`. What comes after is an OSError."""
         if self._fd < 0:
             return
         if keep:
+            self._belongs_to(Owner())
             self.sync()
             with contextlib.suppress(OSError):
-                free = _free(self.path.parent, owner_of(self.path.name.removesuffix(END))[1], Owner())
-                self.path = self.path.rename(free)
+                base = owner_of(self.path.name.removesuffix(END))[1]
+                self.path = self.path.rename(_named(self.path.parent, base, Owner()))
         else:
             self.path.unlink(missing_ok=True)
-        os.close(self._fd)
-        self._fd = -1  # the number soon is that of another file
+        with self._open:
+            os.close(self._fd)
+            self._fd = -1  # the number soon is that of another file
 
 
 def journal_for(tracker: Tracker, kind: str = "") -> Journal:
@@ -222,8 +262,8 @@ def journal_for(tracker: Tracker, kind: str = "") -> Journal:
     base = f"{base_of(tracker)}{kind}"
     for path in sorted(folder().glob(f"{base}*{END}")) if not kind else ():
         with contextlib.suppress(NoJournal, OSError):
-            return Journal.taken(path, about)
-    return Journal.new(base, about)
+            return Journal.taken(path, about, tracker.tally)
+    return Journal.new(base, about, tracker.tally)
 
 
 def base_of(tracker: Tracker) -> str:
@@ -244,7 +284,7 @@ def _line(entry: Mapping[str, object]) -> bytes:
 def _entry(line: bytes) -> dict[str, Any]:
     data, _, check = line.rstrip(b"\n").rpartition(b"\t")
     try:
-        entry, same = json.loads(data), int(check, 16) == crc32(data)
+        entry, same = json.loads(data), check == b"%08x" % crc32(data)
     except (ValueError, RecursionError):
         return DAMAGED
     return entry if same and isinstance(entry, dict) and isinstance(entry.get("sent", 0), int) else DAMAGED
@@ -264,6 +304,8 @@ def _head(fd: int, path: Path) -> tuple[Mapping[str, Any], int]:
     if about["version"] != VERSION:
         do = "deliver it with the tracker_diag that wrote it, or delete it"
         raise NoJournal(f"{path}: a journal of version {about['version']} given, expected {VERSION}; {do}")
+    if owner_in(about) is None:
+        raise NoJournal(f"{path}: the first line names no process, expected host, pid and start")
     return about, len(line)
 
 
@@ -276,6 +318,8 @@ def _check(fd: int, path: Path, about: Mapping[str, object]) -> None:
     there = os.fstat(fd)
     if not stat.S_ISREG(there.st_mode):
         raise NoJournal("it is no regular file")
+    if there.st_nlink > 1:
+        raise NoJournal(f"it has {there.st_nlink} names (hard links), and delivery writes into it; remove the others")
     if os.name != "nt":  # there are no owners and modes of this kind
         if there.st_uid != os.getuid():
             do = f"sudo chown $USER {shlex.quote(str(path))}"
@@ -288,17 +332,32 @@ def _check(fd: int, path: Path, about: Mapping[str, object]) -> None:
         raise NoJournal("it is of another run")
 
 
-def _free(place: Path, base: str, owner: Owner) -> Path:
-    """A name for a journal in `place` that nobody has."""
-    names = (place / f"{base}{f'_{number}' if number else ''}.{owner}{END}" for number in count())
-    return next(name for name in names if not name.exists())
+def _refuse_living(owner: Owner, path: Path) -> None:
+    """Refuse the journal at `path` of a process that may be alive.
+
+    Raises:
+        InUse: why it may be.
+    """
+    if (alive := owner.alive(path)) is not None:
+        raise InUse(alive)
+
+
+def _named(place: Path, base: str, owner: Owner) -> Path:
+    """A path that is no other journal's, now or later; of those with one `base` the older ones sort first."""
+    mark = "" if MARKED.search(base) else f".{time.time_ns()}-{secrets.token_hex(4)}"
+    return place / f"{base}{mark}.{owner}{END}"
+
+
+def _sync_folder(place: Path) -> None:
+    fd = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _keep_synced(journal: "ref[Journal]") -> None:
-    """Have the operating system write the journal every few seconds, as long as it is there and open."""
-    is_open = True
-    while is_open:
-        time.sleep(SYNCED_EVERY)
-        there = journal()
-        is_open = there is not None and there.sync()
+    """Have the operating system write the journal, now and every few seconds, as long as it is there and open."""
+    while (there := journal()) is not None and there.sync():
         del there
+        time.sleep(SYNCED_EVERY)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag.health import folder, open_in_forks, private
@@ -56,6 +57,8 @@ class Outbox(Tracker):
         self.name, self.inner, self.tally = inner.name, inner, inner.tally
         self.takes = (*inner.takes, End)  # type: ignore[misc]
         self._journal = journal
+        if journal:
+            journal.tally = self.tally
         self._there = there or {}
         self._memory: list[dict[str, Any]] = []
         """What the disk did not take; it comes after all that is in the journal."""
@@ -68,6 +71,8 @@ class Outbox(Tracker):
         open_in_forks(self)
         self._thread: threading.Thread | None = None
         self._end: End | None = None
+        self._report: Path | Exception | None = None
+        """Where the report is until the tracker has it; or why it could not be kept."""
         self._deadline = self._latest = float("inf")
         self._patience = CLOSE_WITHIN
         self._pause = 0.0
@@ -104,6 +109,7 @@ class Outbox(Tracker):
             self._put(scalars_line(step, records, at), pictures)
         for entry in entries:
             if isinstance(entry, End):
+                self._keep_report(entry)
                 patience = exit_timeout()
                 with self._wake:
                     self._end = self._end or entry
@@ -147,6 +153,9 @@ class Outbox(Tracker):
                 self._thread.join(0.05)
         with self._wake:
             if self._whole:
+                if isinstance(self._report, Path):
+                    with contextlib.suppress(OSError):
+                        self._report.unlink()
                 return True
             lost = len({entry["step"] for entry in self._memory})
         self.tally.count("dropped_steps", lost)
@@ -155,22 +164,25 @@ class Outbox(Tracker):
             f"; what is in {self._journal.path} waits for tracker-diag flush" if self._waits and self._journal else ""
         )
         left += f"; {lost} steps were in memory alone, and are lost" if lost else ""
-        self.tally.failed(TimeoutError(f"{self.name}: {left}{self._kept_report()}"))
+        if isinstance(self._report, Path):
+            left += f"; the report is in {self._report}; {EXIT_TIMEOUT} gives it longer"
+        elif self._report:
+            self.tally.failed(self._report)
+        self.tally.failed(TimeoutError(f"{self.name}: {left}"))
         return False
 
-    def _kept_report(self) -> str:
-        """Keep on disk the report that the tracker was to have, and say where."""
-        if self._end is None or End not in self.inner.takes:
-            return ""
+    def _keep_report(self, end: End) -> None:
+        """Keep the report on disk until the tracker has it: we may be killed while we send it."""
+        if End not in self.inner.takes or self._end:
+            return
         file = folder() / f"report-{base_of(self.inner)}.html"
         try:
             from tracker_diag.report.html import render_html
 
-            private(file, render_html(self._end.summary, self._end.tables))
+            private(file, render_html(end.summary, end.tables))
+            self._report = file
         except Exception as error:  # noqa: BLE001  # the disk may be full
-            self.tally.failed(error)
-            return ""
-        return f"; the report is in {file}; {EXIT_TIMEOUT} gives it longer"
+            self._report = error
 
     @property
     def _waits(self) -> bool:

@@ -1,8 +1,9 @@
-"""Owner: whose a journal is, by its name, and whether that process may be alive."""
+"""Owner: whose a journal is, by what is in it and by its name, and whether that process may be alive."""
 
 import os
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,7 @@ class Owner:
 
     def alive(self, path: Path) -> str | None:
         """Why the process may be alive; None where it is dead."""
-        if not self.pid:
+        if self.pid <= 0:
             return None
         if self.host == here().host and os.name != "nt":  # there, asking for a process ends it
             same = _exists(self.pid) and self.start in (0, _started(self.pid))
@@ -45,6 +46,14 @@ def owner_of(name: str) -> tuple[Owner, str]:
     return Owner(parts[0], int(parts[1]), int(parts[2])), base
 
 
+def owner_in(line: Mapping[str, object]) -> Owner | None:
+    """The owner that a line of a journal names; None where it names none."""
+    host, pid, start = (line.get(name) for name in ("host", "pid", "start"))
+    if isinstance(host, str) and isinstance(pid, int) and isinstance(start, int):
+        return Owner(host, pid, start)
+    return None
+
+
 def here() -> Owner:
     """This process."""
     return _here(os.getpid())
@@ -59,7 +68,7 @@ def _here(pid: int) -> Owner:
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
