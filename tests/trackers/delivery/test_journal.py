@@ -71,6 +71,15 @@ def test_what_was_put_in_comes_out_in_order_and_so_it_does_in_another_process(jo
     assert list(place.iterdir()) == []
 
 
+def test_a_process_that_changes_its_folder_finds_its_journal(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKER_DIAG_DIR", "relative")
+    monkeypatch.chdir(tmp_path)
+    journal = Journal.new("jsonl-1", ABOUT)
+    monkeypatch.chdir("/")
+    journal.close(keep=False)
+    assert [*(tmp_path / "relative").iterdir()] == []
+
+
 def test_files_are_for_the_users_eyes_alone_and_say_whose_they_are(journal, place):
     assert (place.stat().st_mode & 0o777, journal.path.stat().st_mode & 0o777) == (0o700, 0o600)
     me = owner.here()

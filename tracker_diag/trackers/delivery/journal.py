@@ -91,7 +91,7 @@ class Journal:
             OSError: the folder cannot be written to.
         """
         own_folder(folder())
-        path = _named(folder(), base, here())
+        path = _named(folder().absolute(), base, here())
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         try:
             os.write(fd, _line({"version": VERSION, **vars(here()), **about}))

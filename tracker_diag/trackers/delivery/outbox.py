@@ -175,7 +175,7 @@ class Outbox(Tracker):
         """Keep the report on disk until the tracker has it: we may be killed while we send it."""
         if End not in self.inner.takes or self._end:
             return
-        file = folder() / f"report-{base_of(self.inner)}.html"
+        file = folder().absolute() / f"report-{base_of(self.inner)}.html"
         try:
             from tracker_diag.report.html import render_html
 
