@@ -84,7 +84,7 @@ def _sources(released: dict[str, Any]) -> list[str]:
     lines.append(_row(["---"] * 5))
     for first, second in zip(runs[::2], runs[1::2], strict=True):
         ran = ", ".join(f"`{name}`" for name in first.get("ran", []))
-        cells = [first["framework"], first["release"], _told(first), _told(second), ran]
+        cells = [first["framework"], first["release"], _verdict(first), _verdict(second), ran]
         lines.append(_row(cells))
     stand_ins = "; ".join(f"{name}: {', '.join(names)}" for name, names in released["stand_ins"].items())
     lines += ["", "What they import and is not here is a stand-in that does nothing:", f"{stand_ins}. For slime the"]
@@ -96,7 +96,7 @@ def _sources(released: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _told(run: dict[str, Any]) -> str:
+def _verdict(run: dict[str, Any]) -> str:
     if "failed" in run:
         return f"failed: {run['failed']}"
     alerts = ", ".join(TRACKERS[name] for name in run["alerts"]) or "none"

@@ -69,7 +69,7 @@ def test_a_run_whose_reward_fell_resumes_from_its_best():
 
 def test_while_the_run_continues_the_last_good_step_is_that_of_so_far():
     """A level is the mean of a tenth of the run, so its best one moves as the run gets longer."""
-    result = recommend(connected((REWARD,)), (), goes_on=True)
+    result = recommend(connected((REWARD,)), (), underway=True)
     assert result.says.endswith("step 120 or before (so far reward 0.703, its best)")
 
 
