@@ -26,7 +26,7 @@ alarm. Each curve goes from its smallest to its largest value. The names are the
 
 def curves_page() -> str:
     """docs/curves.md."""
-    read: Callable[[], Any] = runpy.run_path(str(ROOT / "tests" / "faults" / "dataset.py"))["read"]
+    read: Callable[[], Any] = runpy.run_path(str(ROOT / "tests" / "faults" / "dataset.py"))["read_runs"]
     verdicts = json.loads((ROOT / "docs" / "faults.json").read_text(encoding="utf-8"))["runs"]
     rules = {rule.id: rule for rule in catalog()}
     failures: dict[Link, list[tuple[bool, str]]] = {}

@@ -121,21 +121,23 @@ CALLS = {
 
 def chaos_page() -> str:
     """docs/chaos.md, from the figures of `make nightly`."""
-    found = json.loads((DOCS / "chaos.json").read_text())
+    by_tracker = json.loads((DOCS / "chaos.json").read_text())
     rows: list[tuple[str, list[object]]] = [
-        ("played on", [one["played"] for one in found.values()]),
-        ("programs", [one["programs"] for one in found.values()]),
-        ("programs with any error", [one["wrong"] for one in found.values()]),
-        ("steps of the diagnostics", [one["steps"] for one in found.values()]),
-        ("lost steps of the diagnostics", [one["lost"] for one in found.values()]),
-        ("lost steps that were counted as lost", [one["counted"] for one in found.values()]),
-        ("programs that left a journal for `flush`", [one["flushed"] for one in found.values()]),
+        ("played on", [figures["played"] for figures in by_tracker.values()]),
+        ("programs", [figures["programs"] for figures in by_tracker.values()]),
+        ("programs with any error", [figures["wrong"] for figures in by_tracker.values()]),
+        ("steps of the diagnostics", [figures["steps"] for figures in by_tracker.values()]),
+        ("lost steps of the diagnostics", [figures["lost"] for figures in by_tracker.values()]),
+        ("lost steps that were counted as lost", [figures["counted"] for figures in by_tracker.values()]),
+        ("programs that left a journal for `flush`", [figures["flushed"] for figures in by_tracker.values()]),
     ]
     for name, title in CALLS.items():
-        times = [one["call_ms"][name].values() for one in found.values()]
-        rows.append((f"{title}: p50, p99 and longest, ms", [", ".join(map(str, one)) for one in times]))
-    befell = [(title, [one["with"].get(fault, 0) for one in found.values()]) for fault, title in FAULTS.items()]
-    titles = [TITLES[name] for name in found]
+        times = [figures["call_ms"][name].values() for figures in by_tracker.values()]
+        rows.append((f"{title}: p50, p99 and longest, ms", [", ".join(map(str, quantiles)) for quantiles in times]))
+    befell = [
+        (title, [figures["with"].get(fault, 0) for figures in by_tracker.values()]) for fault, title in FAULTS.items()
+    ]
+    titles = [TITLES[name] for name in by_tracker]
     return "\n".join(
         [
             CHAOS,
@@ -217,7 +219,7 @@ def alerts_page() -> str:
     """docs/alerts.md, from the figures of `make alerts`."""
     rows = json.loads((DOCS / "alerts.json").read_text())
     failures, healthy = ([row for row in rows if ("found" in row) is ill] for ill in (True, False))
-    ill, sound = (min(row["runs"] for row in of) for of in (failures, healthy))
+    ill, sound = (min(row["runs"] for row in kind) for kind in (failures, healthy))
     so_far = "" if ill == sound == 200 else f" (so far {ill} of each failure, {sound} or more of each healthy kind)"
     lines = [
         f"| {row['name']} | {row['found']} of {row['runs']} | {row['named']} | {row['early']} | {row['delay'] or 0:g} "
@@ -361,14 +363,14 @@ def _setups(name: str) -> list[str]:
 
 def _released(name: str) -> str:
     """Oldest and newest release that a test has found the alert with, by package; nothing where none has."""
-    found: dict[str, set[str]] = {}
+    by_package: dict[str, set[str]] = {}
     for row in _shown(name):
-        found.setdefault(row["package"], set()).add(row["version"])
-    said: list[str] = []
-    for package, versions in sorted(found.items()):
-        first, *others = sorted(versions, key=lambda one: [int(part) for part in one.split(".")])
-        said.append(f"{package} {first}" + (f" to {others[-1]}, {len(versions)} releases" if others else ""))
-    return "; ".join(said)
+        by_package.setdefault(row["package"], set()).add(row["version"])
+    ranges: list[str] = []
+    for package, versions in sorted(by_package.items()):
+        first, *others = sorted(versions, key=lambda version: [int(part) for part in version.split(".")])
+        ranges.append(f"{package} {first}" + (f" to {others[-1]}, {len(versions)} releases" if others else ""))
+    return "; ".join(ranges)
 
 
 def _dedented(docstring: str) -> list[str]:

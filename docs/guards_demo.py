@@ -100,7 +100,7 @@ class Play:
         """What is to be done at the next step."""
         held = {order.do for order in self._decision.orders if not order.dry}
         self._decision = self.monitor.decide()
-        self.acted += [(step, one.do) for one in self._decision.orders if not one.dry and one.do not in held]
+        self.acted += [(step, order.do) for order in self._decision.orders if not order.dry and order.do not in held]
         self.stopped = self._decision.stop == "training"
 
     def with_guards(self, folder: Path, guards: Sequence[Guard]) -> "Play":
@@ -128,25 +128,25 @@ def runs(case: str, wanted: Sequence[str], seed: int) -> Iterator[tuple[str, Run
         common.monitor.close()
 
 
-def _finished(one: Play, step: int) -> Run:
-    one.ask(step - 1)
-    while step < STEPS and not one.stopped:
-        one.step(step)
+def _finished(play: Play, step: int) -> Run:
+    play.ask(step - 1)
+    while step < STEPS and not play.stopped:
+        play.step(step)
         step += 1
-    one.monitor.close()
-    if one.monitor.failures:
-        raise RuntimeError(f"the diagnostics failed: {one.monitor.failures}")
-    return figures(one)
+    play.monitor.close()
+    if play.monitor.failures:
+        raise RuntimeError(f"the diagnostics failed: {play.monitor.failures}")
+    return figures(play)
 
 
-def figures(one: Play) -> Run:
+def figures(play: Play) -> Run:
     """What is compared: what the agent can do at the end, and what was logged on the way there."""
-    probes = {name: probed(one.training.policy, *probe) for name, probe in PROBES.items()}
+    probes = {name: probed(play.training.policy, *probe) for name, probe in PROBES.items()}
     # 0.7 is the share of prompts that need the tool at the end of the ramp.
     probes = {"reward": 0.3 * probes["text"] + 0.7 * probes["wide"], **probes}
-    logged = {name: _mean(one.rows[-LAST:], key) for name, key in LOGGED.items()}
+    logged = {name: _mean(play.rows[-LAST:], key) for name, key in LOGGED.items()}
     kept = {name: None if value is None else float(f"{value:.4g}") for name, value in (probes | logged).items()}
-    return {**kept, "drift": float(f"{drift(one.training.policy):.4g}"), "updates": one.updates, "acted": one.acted}
+    return {**kept, "drift": float(f"{drift(play.training.policy):.4g}"), "updates": play.updates, "acted": play.acted}
 
 
 LOGGED = {

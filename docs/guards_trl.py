@@ -66,7 +66,7 @@ def runs(case: str, wanted: Sequence[str], seed: int) -> Iterator[tuple[str, Run
     """A run of `case` for each of the guards `wanted`."""
     fault, _ = CASES[case]
     for name in wanted:
-        guards = [one for some in GUARDS.values() for one in some] if name == ALL else GUARDS[name]
+        guards = [guard for some in GUARDS.values() for guard in some] if name == ALL else GUARDS[name]
         yield name, run(fault, guards, seed)
 
 
@@ -122,10 +122,10 @@ LOGGED = {
 
 def acted(monitor: Monitor) -> list[tuple[int, str]]:
     """At which steps guards began to do what."""
-    told = ((step, event.partition(":")) for step, event in monitor.events)
+    events = ((step, event.partition(":")) for step, event in monitor.events)
     return [
         (step, who.removeprefix("guard "))
-        for step, (who, _, what) in told
+        for step, (who, _, what) in events
         if who.startswith("guard ") and not what.startswith((" ended", " not done"))
     ]
 
@@ -142,10 +142,10 @@ def probed(model: Any, task: Any) -> float:
     A right digit in its place is worth a half.
     """
     words, numbers = task.tokenizer(), [f"{number:02d}" for number in range(100) for _ in range(2)]
-    said = [[task.SYSTEM, {"role": "user", "content": f"say {number}"}] for number in numbers]
+    chats = [[task.SYSTEM, {"role": "user", "content": f"say {number}"}] for number in numbers]
     tools = task.Lookup().tools()  # as in training: their description is part of each prompt
     ids = words.apply_chat_template(
-        said, tools=tools, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        chats, tools=tools, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
     set_seed(10_000)
     out = model.generate(**ids, do_sample=True, temperature=1.3, max_new_tokens=48, pad_token_id=words.pad_token_id)

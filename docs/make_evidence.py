@@ -130,8 +130,8 @@ def page(runs: list[Run], simulated: dict[str, Any]) -> str:
 
 
 def _fired(run: Run) -> str:
-    found = [f"{f['rule']} {f['slice']} {f['fired']} ({f['onset']})" for f in run["findings"]]
-    return "; <br>".join(found) or "–"
+    lines = [f"{f['rule']} {f['slice']} {f['fired']} ({f['onset']})" for f in run["findings"]]
+    return "; <br>".join(lines) or "–"
 
 
 def _alarmed(by_arm: dict[str, list[Run]], arms: tuple[str, ...], name: str | None = None) -> str:

@@ -48,11 +48,11 @@ def study(kept: Path, only: str) -> list[Run]:
     there = {(run["case"], run["guard"], run["seed"]): run for run in done}
     runs: list[Run] = []
     with kept.open("a") as out:
-        for of, case, guards in cases():
+        for maker, case, guards in cases():
             for seed in SEEDS if case.startswith(only) else ():
-                missing = [one for one in guards if (case, one, seed) not in there]
-                for guard, found in of.runs(case, missing, seed) if missing else ():
-                    there[case, guard, seed] = {"case": case, "guard": guard, "seed": seed, **found}
+                missing = [guard for guard in guards if (case, guard, seed) not in there]
+                for guard, figures in maker.runs(case, missing, seed) if missing else ():
+                    there[case, guard, seed] = {"case": case, "guard": guard, "seed": seed, **figures}
                     print(json.dumps(there[case, guard, seed]), file=out, flush=True)
                 runs += [there[case, guard, seed] for guard in guards]
     return runs
@@ -60,7 +60,7 @@ def study(kept: Path, only: str) -> list[Run]:
 
 def cases() -> Iterator[tuple[Any, str, tuple[str, ...]]]:
     """Who makes its runs, name and guards of each case."""
-    demo, trl = (SimpleNamespace(**runpy.run_path(str(DOCS / f"guards_{of}.py"))) for of in ("demo", "trl"))
+    demo, trl = (SimpleNamespace(**runpy.run_path(str(DOCS / f"guards_{agent}.py"))) for agent in ("demo", "trl"))
     for name, case in demo.CASES.items():
         yield demo, name, tuple(case.guards)
     for name, (_, guards) in trl.CASES.items():
@@ -137,11 +137,11 @@ def compared(none: Sequence[Run], mine: Sequence[Run], name: str) -> str:
     as_ratio = MEASURES[name][1]
     without = {run["seed"]: run[name] for run in none}
     pairs = [(without[run["seed"]], run[name]) for run in mine]
-    if any(one is None or other is None for one, other in pairs):
+    if any(None in pair for pair in pairs):
         return "no signal"
     low, middle, high = interval([math.log(b / a) if as_ratio else b - a for a, b in pairs])
-    said = [f"{math.exp(one):.2g}" if as_ratio else f"{one:+.2f}" for one in (middle, low, high)]
-    text = f"{'×' if as_ratio else ''}{said[0]} ({said[1]} to {said[2]})"
+    figures = [f"{math.exp(change):.2g}" if as_ratio else f"{change:+.2f}" for change in (middle, low, high)]
+    text = f"{'×' if as_ratio else ''}{figures[0]} ({figures[1]} to {figures[2]})"
     return f"**{text}**" if low > 0 or high < 0 else text
 
 

@@ -63,17 +63,17 @@ def integration(package: str) -> str:
 
 def page(tests: list[dict[str, Any]], released: dict[str, Any]) -> str:
     """docs/matrix.md."""
-    rows = sorted({_place(one) for one in tests}, key=lambda row: (row[0], _numbers(row[1]), row[2]))
+    rows = sorted({_place(test) for test in tests}, key=lambda row: (row[0], _numbers(row[1]), row[2]))
     lines = [HEAD, _row(["framework", "version", "processes", *TRACKERS.values()])]
     lines.append(_row(["---"] * (3 + len(TRACKERS))))
     for row in rows:
-        own = [one for one in tests if _place(one) == row]
+        own = [test for test in tests if _place(test) == row]
         package, version, setup = row
         cells = [_cell(tracker, own) or ELSEWHERE[bool(setup), tracker] for tracker in TRACKERS]
         lines.append(_row([f"[{package}](integrations.md#{integration(package)})", version, setup or "1", *cells]))
     lines += ["", "The tests of each:", ""]
     for package in dict.fromkeys(row[0] for row in rows):
-        names = sorted({one["test"].partition("[")[0] for one in tests if one["package"] == package})
+        names = sorted({test["test"].partition("[")[0] for test in tests if test["package"] == package})
         lines += [f"- {package}: {'; '.join(f'`{name}`' for name in names)}"]
     return "\n".join([*lines, "", *_sources(released), ""])
 
@@ -84,7 +84,7 @@ def _sources(released: dict[str, Any]) -> list[str]:
     lines.append(_row(["---"] * 5))
     for first, second in zip(runs[::2], runs[1::2], strict=True):
         ran = ", ".join(f"`{name}`" for name in first.get("ran", []))
-        cells = [first["framework"], first["release"], _told(first), _told(second), ran]
+        cells = [first["framework"], first["release"], _verdict(first), _verdict(second), ran]
         lines.append(_row(cells))
     stand_ins = "; ".join(f"{name}: {', '.join(names)}" for name, names in released["stand_ins"].items())
     lines += ["", "What they import and is not here is a stand-in that does nothing:", f"{stand_ins}. For slime the"]
@@ -96,7 +96,7 @@ def _sources(released: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _told(run: dict[str, Any]) -> str:
+def _verdict(run: dict[str, Any]) -> str:
     if "failed" in run:
         return f"failed: {run['failed']}"
     alerts = ", ".join(TRACKERS[name] for name in run["alerts"]) or "none"
@@ -111,11 +111,11 @@ def _place(test: dict[str, Any]) -> tuple[str, str, str]:
 
 def _cell(tracker: str, tests: list[dict[str, Any]]) -> str:
     """What `tests` have shown of `tracker`; nothing if no alert was found in it."""
-    found = [one for one in tests if tracker in one["alerts"]]
-    if not found:
+    shown = [test for test in tests if tracker in test["alerts"]]
+    if not shown:
         return ""
-    how = "**real**" if any(one["how"] == "run for real" for one in found) else "*made*"
-    return how + ("¹" if all(tracker in one.get("ours", ()) for one in found) else "")
+    how = "**real**" if any(test["how"] == "run for real" for test in shown) else "*made*"
+    return how + ("¹" if all(tracker in test.get("ours", ()) for test in shown) else "")
 
 
 def _row(cells: list[str]) -> str:

@@ -108,8 +108,8 @@ def names(framework: str) -> dict[str, str]:
 
 def scenarios(rival: str) -> Iterator[Log]:
     """The rival's own scenarios."""
-    told = subprocess.run([rival, "-c", DUMP], capture_output=True, text=True, check=True).stdout  # noqa: S603  the given interpreter
-    for name, rows in json.loads(told).items():
+    output = subprocess.run([rival, "-c", DUMP], capture_output=True, text=True, check=True).stdout  # noqa: S603  the given interpreter
+    for name, rows in json.loads(output).items():
         healthy = name.startswith("healthy")
         yield written(f"the rival's, {'healthy' if healthy else 'failing'}", name, not healthy, rows)
 
@@ -199,8 +199,8 @@ def compare(log: Log, rival: str) -> Compared:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  the given interpreter
     theirs = None
     if done.returncode == 0:
-        found = json.loads(done.stdout)["findings"]
-        theirs = tuple(one["detector"] for one in found if one["severity"] in {"WARNING", "CRITICAL"})
+        reports = json.loads(done.stdout)["findings"]
+        theirs = tuple(report["detector"] for report in reports if report["severity"] in {"WARNING", "CRITICAL"})
     try:
         findings = diagnose(read_run(str(log.file))).summary.findings
     except SourceError:
@@ -209,7 +209,7 @@ def compare(log: Log, rival: str) -> Compared:
     return Compared(log, theirs, tuple(dict.fromkeys(loud)))
 
 
-def page(found: list[Compared]) -> str:
+def page(compared: list[Compared]) -> str:
     """docs/rival.md."""
     text = [
         "# Another tool on the same files",
@@ -225,33 +225,35 @@ def page(found: list[Compared]) -> str:
         "| runs | how many | rl-doctor alarms | tracker-diag alarms |",
         "|---|---|---|---|",
     ]
-    for group in dict.fromkeys(one.log.group for one in found):
-        runs = [one for one in found if one.log.group == group]
-        rival, ours = ([one.rival for one in runs], [one.ours for one in runs])
+    for group in dict.fromkeys(run.log.group for run in compared):
+        runs = [run for run in compared if run.log.group == group]
+        rival, ours = ([run.rival for run in runs], [run.ours for run in runs])
         text.append(f"| {group} | {len(runs)} | {counted(rival)} | {counted(ours)} |")
-    text += ["", *told("Failing runs that rl-doctor names and tracker-diag does not", missed(found))]
+    text += ["", *section("Failing runs that rl-doctor names and tracker-diag does not", missed(compared))]
     text += [
         "A plateau is information only, on purpose, as no log says where the ceiling of a reward is: EXP008 reports",
         "in each of these. rl-doctor alarms about it on healthy runs too, below. A change of the settings of the",
         "evaluation is in no metric at all.",
         "",
     ]
-    text += told("Failing runs that tracker-diag names and rl-doctor does not", gained(found))
-    text += told(
-        "Failing runs that neither names", [one for one in found if one.log.sick and not (one.rival or one.ours)]
+    text += section("Failing runs that tracker-diag names and rl-doctor does not", gained(compared))
+    text += section(
+        "Failing runs that neither names", [run for run in compared if run.log.sick and not (run.rival or run.ours)]
     )
-    text += told("Healthy runs with an alarm", [one for one in found if not one.log.sick and (one.rival or one.ours)])
+    text += section(
+        "Healthy runs with an alarm", [run for run in compared if not run.log.sick and (run.rival or run.ours)]
+    )
     return "\n".join(text).rstrip() + "\n"
 
 
-def missed(found: list[Compared]) -> list[Compared]:
+def missed(compared: list[Compared]) -> list[Compared]:
     """What only the rival names."""
-    return [one for one in found if one.log.sick and one.rival and not one.ours]
+    return [run for run in compared if run.log.sick and run.rival and not run.ours]
 
 
-def gained(found: list[Compared]) -> list[Compared]:
+def gained(compared: list[Compared]) -> list[Compared]:
     """What only we name."""
-    return [one for one in found if one.log.sick and one.ours and not one.rival]
+    return [run for run in compared if run.log.sick and run.ours and not run.rival]
 
 
 def counted(named: list[tuple[str, ...] | None]) -> str:
@@ -260,15 +262,15 @@ def counted(named: list[tuple[str, ...] | None]) -> str:
     return f"{sum(bool(names) for names in named)}" + (f" ({unread} not read)" if unread else "")
 
 
-def told(title: str, runs: list[Compared]) -> list[str]:
+def section(title: str, runs: list[Compared]) -> list[str]:
     """A section with a row for each of `runs`."""
     if not runs:
         return [f"## {title}", "", "None.", ""]
-    rows = [f"| {one.log.group}: {one.log.name} | {said(one.rival)} | {said(one.ours)} |" for one in runs]
+    rows = [f"| {run.log.group}: {run.log.name} | {cell(run.rival)} | {cell(run.ours)} |" for run in runs]
     return [f"## {title}", "", "| run | rl-doctor | tracker-diag |", "|---|---|---|", *rows, ""]
 
 
-def said(names: tuple[str, ...] | None) -> str:
+def cell(names: tuple[str, ...] | None) -> str:
     """What was named, in one cell."""
     return "cannot read it" if names is None else ", ".join(names) or "–"
 
@@ -277,9 +279,9 @@ def main() -> None:
     """Make the runs, compare, write the page."""
     if len(sys.argv) != 2:
         raise SystemExit("expected the interpreter that has rldoctor:\n" + "\n".join(COMMANDS))
-    found = [compare(log, sys.argv[1]) for log in logs(sys.argv[1])]
-    (DOCS / "rival.md").write_text(page(found), encoding="utf-8")
-    print(f"{len(found)} runs compared; {len(missed(found))} are named by rl-doctor alone")
+    compared = [compare(log, sys.argv[1]) for log in logs(sys.argv[1])]
+    (DOCS / "rival.md").write_text(page(compared), encoding="utf-8")
+    print(f"{len(compared)} runs compared; {len(missed(compared))} are named by rl-doctor alone")
 
 
 if __name__ == "__main__":

@@ -200,14 +200,14 @@ def _terminal(command: str, width: int, height: int) -> Generator[Callable[..., 
     """`command` in a terminal of its own, which takes the commands of tmux."""
     tmux = ("tmux", "-L", "tracker-diag", "-f", "/dev/null")
 
-    def tell(*words: str) -> str:
+    def call_tmux(*words: str) -> str:
         return subprocess.run([*tmux, *words], check=True, capture_output=True, text=True).stdout  # noqa: S603
 
-    tell("new-session", "-d", "-x", str(width), "-y", str(height), command)
+    call_tmux("new-session", "-d", "-x", str(width), "-y", str(height), command)
     try:
-        yield tell
+        yield call_tmux
     finally:
-        tell("kill-server")
+        call_tmux("kill-server")
 
 
 def _once(screen: Callable[..., str], pattern: str) -> str:

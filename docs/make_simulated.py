@@ -37,11 +37,11 @@ def simulation() -> Any:
 
 def healthy(algorithm: str, seed: int) -> Outcome:
     """The rules that fired on one healthy run, at warn and above."""
-    of = simulation().simulated
-    run = of.healthy(algorithm, np.random.default_rng([seed, *algorithm.encode()]))
-    fired, _ = of.diagnose(run)
-    found = {finding.rule.id: finding.severity for finding in fired if finding.severity != "info"}
-    return {"algorithm": algorithm, "seed": seed, "rows": len(run), "every": int(run.steps[1]), "found": found}
+    simulated = simulation().simulated
+    run = simulated.healthy(algorithm, np.random.default_rng([seed, *algorithm.encode()]))
+    fired, _ = simulated.diagnose(run)
+    severities = {finding.rule.id: finding.severity for finding in fired if finding.severity != "info"}
+    return {"algorithm": algorithm, "seed": seed, "rows": len(run), "every": int(run.steps[1]), "found": severities}
 
 
 def failed(name: str, seed: int) -> Outcome:
@@ -49,14 +49,14 @@ def failed(name: str, seed: int) -> Outcome:
 
     `harmless` are those that fired and say themselves that no harm is seen, so that they are notes.
     """
-    of = simulation()
-    run, onset = of.failed(name, seed)
-    fired, first = of.simulated.diagnose(run)
-    named = [finding.fired - onset for finding in fired if finding.rule.id in of.FAILURES[name].named]
+    tests = simulation()
+    run, onset = tests.failed(name, seed)
+    fired, first = tests.simulated.diagnose(run)
+    named = [finding.fired - onset for finding in fired if finding.rule.id in tests.FAILURES[name].named]
     return {
         "name": name,
         "seed": seed,
-        "found": sorted(of.simulated.loud(fired)),
+        "found": sorted(tests.simulated.loud(fired)),
         "harmless": sorted({finding.rule.id for finding in fired if finding.spared}),
         "first": first.rule.id if first else None,
         "delay": min(named, default=None),
@@ -106,9 +106,9 @@ def of_failure(name: str, runs: list[Outcome]) -> Outcome:
 
 def main() -> None:
     """Run everything, write simulated.json, and the page from all results."""
-    of = simulation()
-    sane = [(algorithm, seed) for algorithm in of.simulated.ALGORITHMS for seed in _seeds(HEALTHY)]
-    ill = [(name, seed) for name in of.FAILURES for seed in _seeds(FAILED)]
+    tests = simulation()
+    sane = [(algorithm, seed) for algorithm in tests.simulated.ALGORITHMS for seed in _seeds(HEALTHY)]
+    ill = [(name, seed) for name in tests.FAILURES for seed in _seeds(FAILED)]
     DONE.mkdir(parents=True, exist_ok=True)
     file = DONE / f"{FIRST_SEED}-{digest()}.jsonl"
     with ProcessPoolExecutor(2, initializer=os.nice, initargs=(10,)) as pool:
@@ -116,8 +116,8 @@ def main() -> None:
         loud = all_of(failed, ill, file, pool)
     results = {
         "first_seed": FIRST_SEED,
-        "healthy": [of_algorithm(algorithm, quiet) for algorithm in of.simulated.ALGORITHMS],
-        "failures": [of_failure(name, loud) for name in of.FAILURES],
+        "healthy": [of_algorithm(algorithm, quiet) for algorithm in tests.simulated.ALGORITHMS],
+        "failures": [of_failure(name, loud) for name in tests.FAILURES],
     }
     write(results)
 

@@ -160,11 +160,11 @@ def _inputs(rule: Rule) -> list[str]:
         given += [f"logs of {', '.join(givers)}"] if givers else []
         rows.append(f"| `{name}` | {metric.unit} | {_cell(metric.meaning)} | {'; '.join(given) or NOBODY} |")
     slices = {ref.slice for ref in rule.series() if ref.stat and ref.slice and ":" in ref.slice}
-    dimensions = sorted({one.partition(":")[0] for one in slices})
-    said = [f"`observe` with {' and '.join(f'`{one}`' for one in dimensions)}."] if dimensions else []
+    dimensions = sorted({name.partition(":")[0] for name in slices})
+    needs = [f"`observe` with {' and '.join(f'`{dimension}`' for dimension in dimensions)}."] if dimensions else []
     table = ["| metric | unit | what it is | logged by |", "|---|---|---|---|", *rows] if rows else []
     heading = "What it needs to see"
-    return [*_part(heading, table), *_part("" if rows else heading, said)]
+    return [*_part(heading, table), *_part("" if rows else heading, needs)]
 
 
 NOBODY = "no trainer: log it under this name"
@@ -172,8 +172,8 @@ NOBODY = "no trainer: log it under this name"
 
 def _part(heading: str, lines: Iterable[str]) -> list[str]:
     """Lines under a heading; neither, if there are no lines."""
-    said = [line for line in lines if line]
-    return [*([f"## {heading}", ""] if heading else []), *said, ""] if said else []
+    full = [line for line in lines if line]
+    return [*([f"## {heading}", ""] if heading else []), *full, ""] if full else []
 
 
 def _condition(rule: Rule, name: str, signal: Signal) -> str:
@@ -195,8 +195,8 @@ def _signal(signal: Signal) -> str:
         anew = ", counted as separate events" if signal.anew else ""
         return f"at {signal.count} or more of the last {signal.steps} values{anew}: {_signal(signal.signal)}"
     parts = DATA.dump_python(signal, exclude_none=True, exclude_defaults=True, mode="json")
-    said = ", ".join(f"{name} {_value(value)}" for name, value in parts.items())
-    return f"{getattr(signal, 'kind', '')}" + (f" of {said}" if said else "")
+    fields = ", ".join(f"{name} {_value(value)}" for name, value in parts.items())
+    return f"{getattr(signal, 'kind', '')}" + (f" of {fields}" if fields else "")
 
 
 def _value(value: object) -> str:

@@ -86,8 +86,8 @@ def free_port() -> int:
 if __name__ == "__main__":
     address = f"tcp://127.0.0.1:{free_port()}"
     ranks = [multiprocessing.get_context("spawn").Process(target=train, args=(rank, address)) for rank in range(WORLD)]
-    for one in ranks:
-        one.start()
-    for one in ranks:
-        one.join()
-    raise SystemExit(any(one.exitcode for one in ranks))
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    raise SystemExit(any(process.exitcode for process in ranks))

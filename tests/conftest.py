@@ -197,7 +197,7 @@ def wandb_offline(tmp_path, monkeypatch, read_wandb):
             (file,) = (tmp_path / name).glob("wandb/offline-run-*-????????/run-*.wandb")
             return read_wandb(file)
 
-        def beside(self, name="run"):
+        def own_records(self, name="run"):
             files = sorted((tmp_path / name).glob("wandb/offline-run-*-diag-*/run-*.wandb"))
             return [read_wandb(file) for file in files]
 

@@ -31,7 +31,7 @@ RETIRED = {
 """Words of DESIGN's list, each with one to use for it. `one` is retired as a name alone."""
 VARIABLES = {"one", "found", "said", "told", "of"}
 FUNCTIONS = {"of", "add", "read", "tell", "say", "look", "take"}
-OWNER = {"read": "Tracker"}
+OWNER = {"read": "Tracker", "add": "RolloutBuffer"}
 """The class whose subclasses alone define a function of that name."""
 
 
@@ -107,10 +107,9 @@ def notes(code: str) -> Iterator[tuple[int, str]]:
 
 def test_reports() -> Iterator[str]:
     """Retired words of tests, by file and line."""
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        if path.name not in {"prose.py", "test_prose.py"}:  # these name the words
-            file = path.relative_to(ROOT).as_posix()
-            for line, text in notes(path.read_text(encoding="utf-8")):
+    for file in listed("tests/*.py"):
+        if Path(file).name not in {"prose.py", "test_prose.py"}:  # these name the words
+            for line, text in notes((ROOT / file).read_text(encoding="utf-8")):
                 yield from (f"{file}:{line}: {what}" for what in mistakes(text) if "is retired" in what)
 
 
@@ -133,12 +132,16 @@ def read_file(file: str) -> Iterator[tuple[int, str]]:
             yield from enumerate(re.findall(r"#+ (.*)", text), 1)
 
 
+def listed(*patterns: str) -> Iterator[str]:
+    """Each file of the repository that one of `patterns` names."""
+    done = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, check=True, capture_output=True, text=True)
+    yield from (file for file in done.stdout.split() if (ROOT / file).exists())
+
+
 def texts() -> Iterator[tuple[str, int, str]]:
     """File, line and text of all that is checked."""
-    named = ("*.md", "*.j2", "*.yaml", "*.yml", "Makefile", *(f"{folder}/*.py" for folder in CODE))
-    listed = subprocess.run(["git", "ls-files", *named], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for file in listed.split():
-        if (ROOT / file).exists() and not GENERATED.fullmatch(file):
+    for file in listed("*.md", "*.j2", "*.yaml", "*.yml", "Makefile", *(f"{folder}/*.py" for folder in CODE)):
+        if not GENERATED.fullmatch(file):
             yield from (
                 (file, line, text if isinstance(text, str) else " ".join(text)) for line, text in read_file(file)
             )
@@ -164,9 +167,8 @@ def names(code: str) -> Iterator[tuple[int, str]]:
 
 def name_reports() -> Iterator[str]:
     """What is wrong with names, by file and line."""
-    for path in sorted(path for folder in ("tracker_diag", "integrations") for path in (ROOT / folder).rglob("*.py")):
-        file = path.relative_to(ROOT).as_posix()
-        yield from (f"{file}:{line}: {what}" for line, what in names(path.read_text(encoding="utf-8")))
+    for file in listed("*.py"):
+        yield from (f"{file}:{line}: {what}" for line, what in names((ROOT / file).read_text(encoding="utf-8")))
 
 
 def main() -> None:

@@ -108,7 +108,7 @@ class _Learner:
         self._seen: dict[str, Any] = {}
         self._step, self._tried = 0, False
         self._saved: Saved | None = None
-        self._goes_on_from: Path | None = None
+        self._resumes_from: Path | None = None
         if monitor is not None:
             monitor.add_tracker(self._returned)
 
@@ -168,7 +168,7 @@ class _Learner:
     def loaded(self, result: Any, given: Mapping[str, Any]) -> None:
         """DeepSpeed has read one, before there is a monitor; None as the path where there was none."""
         path, _ = result
-        self._goes_on_from = Path(path).parent if path else None
+        self._resumes_from = Path(path).parent if path else None
 
     def _begin(self, monitor: Monitor, config: Any) -> None:
         """Before the first step: continue with the state, if there is one."""
@@ -178,7 +178,7 @@ class _Learner:
         self._saved = Saved(monitor, rank)
         monitor.framework = "open-instruct"
         monitor.expect(getattr(config, "num_training_steps", None))
-        if self._goes_on_from is not None and self._saved.find(self._goes_on_from):
+        if self._resumes_from is not None and self._saved.find(self._resumes_from):
             self._step = 1 + (monitor.step if monitor.step is not None else -1)
 
     def _made(self, config: Any) -> Monitor:

@@ -105,7 +105,7 @@ class _Batches:
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
-        self._told = False
+        self._warned = False
         self._about: dict[str, Any] = {}
         """What the trainer takes out of the batch before it trains on it."""
 
@@ -119,8 +119,8 @@ class _Batches:
         about, self._about = self._about, {}
         old = batch.get("action_log_probs")
         if old is None:
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 _log.warning(NO_LOGPROBS)
             return
         observe_before_update(

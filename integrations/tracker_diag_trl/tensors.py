@@ -51,7 +51,7 @@ class GrpoTensors:
         self._marks = torch.tensor(_added_tokens(trainer.processing_class))
         self._logprobs: Any = None
         self._generated_at = 0
-        self._told = False
+        self._shown_once = False
         self._left_out: dict[str, Any] = {}
 
     def _schedule(self, args: Any) -> tuple[int, int]:
@@ -111,12 +111,12 @@ class GrpoTensors:
         old, ref = inputs.get("old_per_token_logps"), inputs.get("ref_per_token_logps")
         if self.stale and lag == 0:
             old = None
-        elif not self.stale and old is None and not self._told:
+        elif not self.stale and old is None and not self._shown_once:
             old = logprobs.detach()  # once, as TRL itself does, so that rules can say why it is no signal
         pairs = {name: values for name, values in (("old_logprobs", old), ("ref_logprobs", ref)) if values is not None}
         if pairs:
             self._monitor.observe(logprobs=logprobs, **pairs, **shown)
-            self._told = True
+            self._shown_once = True
 
     def left_out(self) -> dict[str, int]:
         """How many sequences and tokens were not seen since the last time of asking, by kind."""

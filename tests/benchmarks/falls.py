@@ -19,7 +19,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 
-from dataset import read
+from dataset import read_runs
 from labels import REWARDS, idle, values
 
 from tracker_diag.detect.course import Course
@@ -77,7 +77,7 @@ def limits() -> Float64Array:
 
 def planted() -> Iterator[tuple[str, Float64Array]]:
     """Label and reward of the planted runs that may be looked at."""
-    for run in read():
+    for run in read_runs():
         key = next((key for key in REWARDS if key in run.columns), None)
         if run.half != "untouched" and key and (run.collapsed or not (run.fault or idle(run))):
             yield "planted, collapsed" if run.collapsed else "planted, healthy", values(run, key)

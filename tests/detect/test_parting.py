@@ -95,12 +95,12 @@ def test_more_seeds_find_what_two_runs_cannot_tell(rng):
 
 @pytest.mark.slow
 def test_seeds_that_lie_far_apart_hide_a_difference_within_their_spread(rng):
-    apart = sum(
+    parted = sum(
         parting(runs(rng, 3, noise=0.1, seeds=5.0), runs(rng, 3, noise=0.1, seeds=5.0, by=3.0, since=10), log=False)
         is not None
         for _ in range(100)
     )
-    assert apart <= 25
+    assert parted <= 25
 
 
 def test_the_interval_is_students_and_the_spread_pooled(rng):

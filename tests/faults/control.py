@@ -159,10 +159,10 @@ def run(trainer: str, task: str, fault: Fault, seed: int) -> dict[int, dict[str,
 
     envs = DummyVecEnv([make(number) for number in range(many)])
     envs.seed(seed)
-    beside = {key: value for key, value in fault.items() if key not in ENVIRONMENT | RUN}
+    others = {key: value for key, value in fault.items() if key not in ENVIRONMENT | RUN}
     buffer = {"rollout_buffer_class": NeverDone} if fault.get("bootstrap") else {}
     # A copy, as SB3 writes into what it is given.
-    model = kind("MlpPolicy", envs, seed=seed, device="cpu", **copy.deepcopy(settings | buffer | beside))
+    model = kind("MlpPolicy", envs, seed=seed, device="cpu", **copy.deepcopy(settings | buffer | others))
     rows, capture = Rows(), CapturingTracker()
     model.set_logger(Logger(None, [rows]))
     if fault.get("freeze"):

@@ -57,7 +57,7 @@ class Run(BaseModel):
         ]
 
 
-def read(file: Path = RUNS) -> Iterator[Run]:
+def read_runs(file: Path = RUNS) -> Iterator[Run]:
     """Every run of the data set."""
     with lzma.open(file, "rt", encoding="utf-8") as lines:
         for line in lines:

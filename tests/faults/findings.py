@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from dataset import Run, read
+from dataset import Run, read_runs
 
 import tracker_diag as td
 
@@ -125,7 +125,7 @@ def main() -> None:
     if args.compare:
         sys.exit(1 if compare(*args.compare) else 0)
     with ProcessPoolExecutor() as pool, Path(args.out).open("w", encoding="utf-8") as out:
-        for judge, runs in ((planted, list(read())[:: args.every]), (simulated, list(cases(args.simulated)))):
+        for judge, runs in ((planted, list(read_runs())[:: args.every]), (simulated, list(cases(args.simulated)))):
             out.writelines(json.dumps(line) + "\n" for line in pool.map(judge, runs, chunksize=4))
 
 

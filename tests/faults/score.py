@@ -22,7 +22,7 @@ from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from dataset import Run, read
+from dataset import Run, read_runs
 from labels import harmed, idle
 from plan import Half
 
@@ -202,7 +202,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--rivals", metavar="INTERPRETER")
     args = parser.parse_args()
-    runs = list(read())
+    runs = list(read_runs())
     harm = harmed(runs)
     halves = {half: [run for run in runs if run.half == half] for half in get_args(Half)}
     with ProcessPoolExecutor() as pool:

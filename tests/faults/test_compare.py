@@ -25,7 +25,7 @@ def groups():
     """The runs of the tuned half by trainer and task: those without a fault that did not collapse, and the faulty."""
     sys.path.insert(0, str(HERE))
     try:
-        result = runpy.run_path(str(HERE / "dataset.py"))["read"]()
+        result = runpy.run_path(str(HERE / "dataset.py"))["read_runs"]()
         by_task = defaultdict(lambda: ([], []))
         for run in result:
             if run.half == "tuned" and not (run.collapsed and not run.fault):

@@ -37,7 +37,7 @@ def benchmark():
 
 @pytest.fixture(scope="module")
 def runs(benchmark):
-    return list(benchmark.dataset.read())
+    return list(benchmark.dataset.read_runs())
 
 
 def test_every_planned_run_is_there_once_with_its_labels(benchmark, runs):

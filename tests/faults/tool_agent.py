@@ -196,14 +196,14 @@ class Training:
             (loss + 0.5 * value_loss if settings.algorithm == "PPO" else loss).backward()
             norm = nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)
             self.optimizer.step()
-            apart = old - sampled
+            difference = old - sampled
             means = {
                 "loss": -surrogate.mean(), "kl": kl, "grad_norm": norm, "entropy": entropy,
                 "clip_fraction": ((ratio - 1).abs() > 0.2).float().mean(), "approx_kl": (old - logprobs).mean(),
                 "value_loss": value_loss, "value_mean": values.mean(), "return_mean": targets.mean(),
                 "explained_variance": 1 - (targets - values).var() / (targets.var() + 1e-8),
-                "logprob_difference": apart.abs().mean(), "logprob_difference_max": apart.abs().max(),
-                "mismatch_kl": (apart.expm1() - apart).mean(),
+                "logprob_difference": difference.abs().mean(), "logprob_difference_max": difference.abs().max(),
+                "mismatch_kl": (difference.expm1() - difference).mean(),
             }  # fmt: skip
             for name, value in means.items():
                 sums[name] = sums.get(name, 0.0) + value.item() / settings.updates

@@ -53,7 +53,7 @@ def pytest_pyfunc_call(pyfuncitem):
     return outcome
 
 
-class Told:
+class Alerted:
     """Says in which trackers, and whether at a webhook, one of some rules is firing; these are put into the matrix.
 
     Attributes:
@@ -132,7 +132,7 @@ def alerted(tmp_path, monkeypatch, receive, request):
     for name, value in {**OFFLINE, **theirs, "TRACKER_DIAG_NOTIFY": state.url}.items():
         monkeypatch.setenv(name, value)
     _forget_settings()
-    yield Told(tmp_path, state, request)
+    yield Alerted(tmp_path, state, request)
     _forget_settings()
     if "trackio" in sys.modules and sys.modules["trackio"].context_vars.current_run.get():
         sys.modules["trackio"].finish()
@@ -233,7 +233,7 @@ class Without:
                     self._monkeypatch.setattr(our, named, wrapped(function))
 
     @staticmethod
-    def told_once(messages):
+    def reported_once(messages):
         """The one message that something is gone; AssertionError if there are none, or several."""
         about = [message for message in messages if "is not a tested version" in message]
         assert len(about) == 1, messages

@@ -75,7 +75,7 @@ ABSENT = ("mlflow", "tensorboard", "trackio")
 PACKAGE = {"nemo_rl": ["nemo_rl"], "roll": ["roll"]}
 """What of a clone is looked at, where that is not all; its largest files may be missing."""
 
-BESIDE = dict.fromkeys(("verl", "nemo_rl", "roll"), ("verl", "shared"))
+IMPORTED = dict.fromkeys(("verl", "nemo_rl", "roll"), ("verl", "shared"))
 """Folders of build/frameworks behind the sources on the path, with what these import; a release of verl in one of them
 is not looked at, as that of the sources comes first."""
 
@@ -185,12 +185,12 @@ def run(framework, source: Path, store: Path, *, backends: bool):
     _, _, paths, stand_ins = SOURCES[framework]
     built = ROOT / "build" / "frameworks"
     own = [ROOT, ROOT / "integrations", HERE, built / "released"]
-    beside = [built / path for path in BESIDE.get(framework, ())]
+    imported = [built / path for path in IMPORTED.get(framework, ())]
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         shutil.copyfile(store, folder / "mlflow.db")
         environment = {
-            "PYTHONPATH": os.pathsep.join(map(str, [*own, *(source / path for path in paths), *beside])),
+            "PYTHONPATH": os.pathsep.join(map(str, [*own, *(source / path for path in paths), *imported])),
             "STAND_INS": " ".join(stand_ins), "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1",
             "WANDB_MODE": "disabled",
             "TRACKER_DIAG_DIR": str(folder / "files"), "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",

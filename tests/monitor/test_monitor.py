@@ -81,19 +81,19 @@ def short(make_batch, rows, monitor):
 
 @pytest.mark.nightly
 def test_a_run_that_says_how_short_it_is_is_judged_within_it(make_batch):
-    untold, told, given = Monitor(), Monitor(), Monitor(settings=GrowthSettings())
-    for monitor in (told, given):
+    unaware, aware, given = Monitor(), Monitor(), Monitor(settings=GrowthSettings())
+    for monitor in (aware, given):
         monitor.expect(60)
-    for monitor in (untold, told, given):
+    for monitor in (unaware, aware, given):
         short(make_batch, (0, 60), monitor)
         monitor.close()
-    assert fired(untold) == fired(given) == []
-    assert ("POL001", "policy", "post_tool") in fired(told)
-    assert told.summary().first_break.fired <= 48
-    (early,) = (caveat for caveat in untold.summary().caveats if "too early" in caveat)
+    assert fired(unaware) == fired(given) == []
+    assert ("POL001", "policy", "post_tool") in fired(aware)
+    assert aware.summary().first_break.fired <= 48
+    (early,) = (caveat for caveat in unaware.summary().caveats if "too early" in caveat)
     assert early.startswith("it was too early to judge how tails grow: 60 of 65 steps")
     assert early.endswith("say so before its first step: run.diag.expect(rows=60)")
-    assert not any("too early" in caveat for caveat in told.summary().caveats)
+    assert not any("too early" in caveat for caveat in aware.summary().caveats)
 
 
 def test_a_tail_beyond_the_sketch_is_said_to_be_at_least_so_large(rng, make_batch):
@@ -101,8 +101,8 @@ def test_a_tail_beyond_the_sketch_is_said_to_be_at_least_so_large(rng, make_batc
     for step in range(4):
         monitor.observe(**make_batch(rng, post=1e4, pairs=("policy",)))
         monitor.log({}, step)
-    (said,) = monitor.summary().tails
-    assert "after a tool at least 256, before any 0." in said
+    (tail,) = monitor.summary().tails
+    assert "after a tool at least 256, before any 0." in tail
 
 
 @pytest.mark.slow
@@ -198,8 +198,8 @@ def test_a_tail_within_the_clip_range_is_a_warning_if_it_carries_gradient(rng, c
             tensors["advantages"] = rng.normal(size=(64, 44)) * np.where(after, carried, 1.0)
         monitor.observe(**tensors)
         monitor.log({"reward": 0.5 + 0.02 * rng.normal()}, step)
-    (found,) = [finding for finding in monitor.close().findings if finding.fired is not None]
-    assert (found.rule.id, found.slice, found.severity) == ("POL001", "post_tool", severity)
+    (alarm,) = [finding for finding in monitor.close().findings if finding.fired is not None]
+    assert (alarm.rule.id, alarm.slice, alarm.severity) == ("POL001", "post_tool", severity)
 
 
 @pytest.mark.slow
@@ -450,8 +450,8 @@ def test_one_call_for_each_metric_is_as_good_as_one_for_all(rng, make_batch):
             metrics = {"reward": 0.5, "kl": math.nan if step == 60 else 0.1, "entropy": 1.0, "grad_norm": 0.3}
             log(monitor, metrics, step)
         monitor.close()
-        found = [(step, f.rule.id, f.slice, f.state, f.onset) for step, f in seen.findings]
-        return found, seen.notices, {step: seen.scalars(step) for step in range(130)}
+        findings = [(step, f.rule.id, f.slice, f.state, f.onset) for step, f in seen.findings]
+        return findings, seen.notices, {step: seen.scalars(step) for step in range(130)}
 
     def singly(monitor, metrics, step):
         for name, value in metrics.items():
@@ -485,11 +485,11 @@ def test_the_names_of_metrics_tell_the_algorithm_as_in_the_finished_run(since, k
             state = json.loads(json.dumps(monitor.state_dict()))
             monitor = Monitor(source="test")
             monitor.load_state_dict(state)
-    found = diagnose(FinishedRun("run", rows, {}, {}, ()))
+    finished = diagnose(FinishedRun("run", rows, {}, {}, ()))
     live = {finding.rule.id for finding in monitor.close().findings}
-    assert live == {finding.rule.id for finding in found.summary.findings}
+    assert live == {finding.rule.id for finding in finished.summary.findings}
     assert ("SFT001" in live) == (since is None)
-    assert monitor.algorithm == found.algorithm == (None if since is None else "sft")
+    assert monitor.algorithm == finished.algorithm == (None if since is None else "sft")
     assert monitor.failures == []
 
 
@@ -522,8 +522,8 @@ def test_a_step_of_any_type(step):
 def test_a_step_that_is_none_is_told_and_counted(step):
     monitor = Monitor()
     monitor.log({"reward": 1.0}, step)
-    (told,) = monitor.failures
-    assert told == (
+    (failure,) = monitor.failures
+    assert failure == (
         f"internal_errors: TypeError: step: {step!r} given, expected a whole number; "
         "pass the number of the optimiser's step"
     )
@@ -534,10 +534,10 @@ def test_observations_without_a_log_are_told_once(rng, make_batch, caplog):
     monitor = Monitor([seen])
     for _ in range(12):
         monitor.observe(**make_batch(rng))
-    (told,) = (record.message for record in caplog.records)
-    assert told.startswith("5 batches were observed, and no metrics were heard since.")
-    assert "run.diag.log(metrics, step)" in told
-    assert [event for _, event in seen.events] == [told]
+    (warning,) = (record.message for record in caplog.records)
+    assert warning.startswith("5 batches were observed, and no metrics were heard since.")
+    assert "run.diag.log(metrics, step)" in warning
+    assert [event for _, event in seen.events] == [warning]
 
 
 @pytest.mark.slow
@@ -563,10 +563,10 @@ def test_tensors_that_cease_are_told_once(rng, make_batch, caplog):
             monitor.observe(**make_batch(rng))
         monitor.log({"reward": 1.0}, step)
         monitor.log({"kl": 1.0}, step)
-    (_, (step, told)) = seen.events  # the first one says what is seen
+    (_, (step, event)) = seen.events  # the first one says what is seen
     assert step == 52
-    assert told.startswith("50 steps were logged without tensors since step 2: ")
-    assert [record.message for record in caplog.records] == [told]
+    assert event.startswith("50 steps were logged without tensors since step 2: ")
+    assert [record.message for record in caplog.records] == [event]
 
 
 @pytest.mark.slow
@@ -581,9 +581,9 @@ def test_a_ratio_that_was_1_is_not_missed_when_it_ceases(rng, make_batch, caplog
             monitor.observe(**batch)
         monitor.log({"reward": 1.0}, step)
     assert not caplog.records
-    told = monitor.close().caveats
-    assert "the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail" in told
-    assert not any("no tensors came after" in one for one in told)
+    caveats = monitor.close().caveats
+    assert "the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail" in caveats
+    assert not any("no tensors came after" in caveat for caveat in caveats)
 
 
 @pytest.mark.slow
@@ -690,8 +690,8 @@ def test_what_comes_after_the_end_is_counted_told_once_and_left_out(rng, make_ba
     assert monitor.summary().steps == 1
     assert list(seen.records) == [0]
     assert monitor.health["after_close"] == 6
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith("after_close: DiagError: the run that was watched has ended; wrap the one that continues")
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("after_close: DiagError: the run that was watched has ended; wrap the one that continues")
 
 
 @pytest.mark.slow
@@ -820,11 +820,11 @@ def test_damaged_arrays_are_told(rng, make_batch):
 def test_a_planned_change_is_no_alarm_after_a_new_baseline(rng, make_batch):
     """The tools change at step 90 and the tail doubles; with `rebaseline`, the diagnostics take it for normal."""
 
-    def run(told):
+    def run(informed):
         seen = CapturingTracker()
         monitor = Monitor([seen])
         for step in range(260):
-            if told and step == 100:
+            if informed and step == 100:
                 monitor.rebaseline("new search tool")
             tensors = make_batch(rng, post=0.02 if step < 90 else 0.06 if step < 220 else 0.3)
             monitor.observe(**tensors)
@@ -832,16 +832,16 @@ def test_a_planned_change_is_no_alarm_after_a_new_baseline(rng, make_batch):
         monitor.close()
         return seen, monitor
 
-    _, untold = run(told=False)
-    seen, told = run(told=True)
-    assert untold.summary().first_break.fired < 130
-    assert told.summary().first_break.fired < 130  # before `rebaseline`
-    assert told.summary().first_break.resolved == 100
-    again = [f for f in told.summary().findings if f.rule.id == "POL001" and f.onset > 100]
+    _, uninformed = run(informed=False)
+    seen, informed = run(informed=True)
+    assert uninformed.summary().first_break.fired < 130
+    assert informed.summary().first_break.fired < 130  # before `rebaseline`
+    assert informed.summary().first_break.resolved == 100
+    again = [f for f in informed.summary().findings if f.rule.id == "POL001" and f.onset > 100]
     assert again
     assert all(f.fired > 220 for f in again)
-    assert told.events == [(100, "new baseline: new search tool")]
-    assert seen.events[1:] == told.events  # the first one says what is seen
+    assert informed.events == [(100, "new baseline: new search tool")]
+    assert seen.events[1:] == informed.events  # the first one says what is seen
 
 
 @pytest.mark.slow
@@ -887,10 +887,10 @@ def test_a_torch_batch_takes_the_devices_path_to_the_same_end(rng, make_batch, m
     expected, _ = watch(batches)
     for module in (arrays, batch_module, given_module):
         monkeypatch.setattr(module, "on_device", lambda value: hasattr(value, "detach"))
-    found, monitor = watch({name: torch.from_numpy(value) for name, value in batch.items()} for batch in batches)
+    from_torch, monitor = watch({name: torch.from_numpy(value) for name, value in batch.items()} for batch in batches)
     assert monitor.failures == []
     for step in expected.records:
-        assert found.scalars(step) == pytest.approx(expected.scalars(step), rel=1e-9)
+        assert from_torch.scalars(step) == pytest.approx(expected.scalars(step), rel=1e-9)
 
 
 @pytest.mark.by_day("1")
@@ -1081,9 +1081,9 @@ def test_without_names_the_rule_of_cells_is_blind(rng, make_batch):
 @pytest.mark.nightly
 def test_a_finding_tells_which_cells_carry_it(rng, make_batch):
     _, monitor = watch(one_tool_of_four(rng, make_batch, 6.0 if step >= 90 else 1.0) for step in range(110))
-    found = {finding.rule.id: finding for finding in monitor.summary().findings if finding.fired}
-    assert found["POL019"].carried_by == ()  # it is of one cell
-    tail = found["POL001"]
+    by_rule = {finding.rule.id: finding for finding in monitor.summary().findings if finding.fired}
+    assert by_rule["POL019"].carried_by == ()  # it is of one cell
+    tail = by_rule["POL001"]
     search = tail.carried_by[0]
     assert (tail.slice, search.cell) == ("post_tool", "tool:search")
     assert search.growth > 0.95
@@ -1110,10 +1110,10 @@ def test_any_mismatch_is_a_finding_where_zero_was_promised(rng, make_batch):
             monitor.observe(**tensors)
             monitor.log({"reward": 0.5}, step)
         summary = monitor.close()
-        fired = [one for one in summary.findings if one.rule.id == "NUM010"]
-        assert [one.onset for one in fired] == [2] * promised
+        fired = [finding for finding in summary.findings if finding.rule.id == "NUM010"]
+        assert [finding.onset for finding in fired] == [2] * promised
         if promised:
-            assert {(one.step, one.sequence) for one in summary.worst} == {(3, row)}
+            assert {(worst.step, worst.sequence) for worst in summary.worst} == {(3, row)}
             assert summary.worst[0].slice == fired[0].slice
     with pytest.raises(DiagError, match="mismatch: 'none' given, expected 'zero'"):
         Monitor().expect(mismatch="none")

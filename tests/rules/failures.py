@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import numpy as np
 
 
-def _beside(name):
+def _module(name):
     return SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name(f"{name}.py"))))
 
 
-simulated, task, training = (_beside(name) for name in ("simulated", "failures_of_the_task", "failures_of_training"))
+simulated, task, training = (_module(name) for name in ("simulated", "failures_of_the_task", "failures_of_training"))
 
 
 class Case:

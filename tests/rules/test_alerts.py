@@ -216,7 +216,7 @@ def test_what_joined_in_silence_has_no_cooldown_of_its_own():
     notices(alerts, 10, finding())
     assert notices(alerts, 60, late, others=[finding()]) == []
     over = [finding(state="resolved", resolved=90), replace(late, state="resolved", resolved=90)]
-    assert [one.level for one in notices(alerts, 90, *over)] == ["info"]
+    assert [notice.level for notice in notices(alerts, 90, *over)] == ["info"]
     assert len(notices(alerts, 130, finding("POL004", onset=128, fired=130), others=over)) == 1
 
 
@@ -224,10 +224,10 @@ def test_what_is_explained_is_not_over_and_what_lies_behind_it_is_told_once():
     alerts, part = Alerts(), finding("POL002")
     notices(alerts, 10, part)
     whole = finding("POL001", onset=50, fired=60)  # too late to be the cause of it
-    told = notices(alerts, 60, whole, others=[replace(part, inhibited_by="POL001")])
-    assert [one.title[-18:] for one in told] == ["(POL001 post_tool)"]
+    news = notices(alerts, 60, whole, others=[replace(part, inhibited_by="POL001")])
+    assert [notice.title[-18:] for notice in news] == ["(POL001 post_tool)"]
     whole = replace(whole, state="resolved", resolved=200)
-    assert [one.title for one in notices(alerts, 200, whole, others=[part])] == [OVER]
+    assert [notice.title for notice in notices(alerts, 200, whole, others=[part])] == [OVER]
     other = finding("RES006", "all", onset=300, fired=310)
     assert [notices(alerts, step, other, others=[whole, part]) for step in (310, 320)] == [[], []]
 
@@ -240,9 +240,9 @@ def test_damage_stays_with_the_cause_that_it_was_told_of():
     notices(alerts, 110, late, others=[early])
     notices(alerts, 130, damage, others=[early, late])
     over = [replace(late, state="resolved", resolved=140), replace(damage, state="resolved", resolved=160)]
-    assert [one.level for one in notices(alerts, 160, *over, others=[early])] == ["info"]
+    assert [notice.level for notice in notices(alerts, 160, *over, others=[early])] == ["info"]
     news = notices(alerts, 195, finding("EVA001", "all", onset=190, fired=195), others=[early, *over])
-    assert [(one.level, one.title[-8:]) for one in news] == [("warn", "(EVA001)")]
+    assert [(notice.level, notice.title[-8:]) for notice in news] == [("warn", "(EVA001)")]
 
 
 def test_a_cause_that_is_found_after_the_damage_is_told():
@@ -284,31 +284,36 @@ COURSES = st.dictionaries(
 def test_nothing_that_fires_is_left_untold_and_nothing_ends_that_still_fires(courses):
     alerts, before = Alerts(), {}
     for step in range(400):
-        found = []
+        findings = []
         for rule, (onset, wait, lasts) in courses.items():
             fired = onset + wait
             if step >= fired:
                 over = lasts is not None and step >= fired + lasts
                 resolved = {"state": "resolved", "resolved": fired + lasts} if over else {}
-                found.append(finding(rule, onset=onset, fired=fired, **resolved))
-        found.sort(key=lambda one: one.onset)
-        firing = [one for one in found if one.state == "firing"]
+                findings.append(finding(rule, onset=onset, fired=fired, **resolved))
+        findings.sort(key=lambda finding: finding.onset)
+        firing = [finding for finding in findings if finding.state == "firing"]
         cover = {
-            one.rule.id: next((f.rule.id for f in firing if one.rule.id in f.rule.inhibits), None) for one in firing
+            finding.rule.id: next((f.rule.id for f in firing if finding.rule.id in f.rule.inhibits), None)
+            for finding in firing
         }
-        found = [replace(one, inhibited_by=cover.get(one.rule.id)) for one in found]
-        changed = [one for one in found if before.get(one.rule.id) != one]
-        before = {one.rule.id: one for one in found}
-        told = alerts.notices(
-            step, changed, SimpleNamespace(findings=found, incidents=connected(recent(found)), best=(), checkpoints=())
+        findings = [replace(finding, inhibited_by=cover.get(finding.rule.id)) for finding in findings]
+        changed = [finding for finding in findings if before.get(finding.rule.id) != finding]
+        before = {finding.rule.id: finding for finding in findings}
+        news = alerts.notices(
+            step,
+            changed,
+            SimpleNamespace(findings=findings, incidents=connected(recent(findings)), best=(), checkpoints=()),
         )
         alerts.load_state_dict(json.loads(json.dumps(alerts.state_dict())))
-        assert all(one.text for one in told)
-        for incident in connected(found):
-            known = any(identity(one) in alerts._open for one in incident.findings)
-            loud = [one for one in incident.findings if is_loud(one)]
-            assert known or all(alerts._reported[identity(one)[:3]] + one.rule.cooldown_steps > step for one in loud)
-            fires = any(one.state == "firing" and one.rule.severity != "info" for one in incident.findings)
+        assert all(notice.text for notice in news)
+        for incident in connected(findings):
+            known = any(identity(finding) in alerts._open for finding in incident.findings)
+            loud = [finding for finding in incident.findings if is_loud(finding)]
+            assert known or all(
+                alerts._reported[identity(finding)[:3]] + finding.rule.cooldown_steps > step for finding in loud
+            )
+            fires = any(finding.state == "firing" and finding.rule.severity != "info" for finding in incident.findings)
             assert fires or not known
 
 

@@ -57,7 +57,7 @@ def test_the_reference_pair_is_never_judged_by_an_earlier_run():
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "reason"),
     [
         ({"reward": [0.5] * 50}, "has no series diag/<pair>/<slice>/p95"),
         ({"diag/health/late_steps": [1.0] * 50, "diag/step": [1.0] * 50}, "has no series diag/<pair>/<slice>/p95"),
@@ -66,10 +66,10 @@ def test_the_reference_pair_is_never_judged_by_an_earlier_run():
         ({"diag/policy/all/p95": [0.1] * 19}, "has 19 steps with diagnostics, expected 20 or more"),
     ],
 )
-def test_a_run_that_tells_nothing_is_refused(columns, said):
+def test_a_run_that_tells_nothing_is_refused(columns, reason):
     with pytest.raises(DiagError) as error:
         Earlier([finished(columns, "mlflow:abc")])
-    assert str(error.value).startswith(f"baseline: mlflow:abc {said}")
+    assert str(error.value).startswith(f"baseline: mlflow:abc {reason}")
 
 
 def test_a_run_that_is_given_twice_is_refused():

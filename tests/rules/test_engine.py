@@ -19,7 +19,7 @@ LOW = {"kind": "threshold", "series": {"metric": "reward"}, "below": 0.5}
 HIGH = {"kind": "threshold", "series": {"metric": "kl"}, "above": 1}
 
 
-def said(blind):
+def why(blind):
     """Reasons as a person reads them."""
     return {rule: "; ".join(map(str, reasons)) for rule, reasons in blind.items()}
 
@@ -68,10 +68,10 @@ def test_what_comes_back_without_lasting_is_counted_over_values():
 def test_why_nothing_can_be_counted_is_told():
     engine = Engine([rule(signals={"low": OFTEN})])
     run(engine, [0, 0])
-    assert said(engine.blind()) == {"ZZZ001": "2 of 3 steps with a value"}
+    assert why(engine.blind()) == {"ZZZ001": "2 of 3 steps with a value"}
     other = Engine([rule(signals={"low": OFTEN})])
     run(other, [None], kl=[0.1])
-    assert said(other.blind()) == {"ZZZ001": "no series reward"}
+    assert why(other.blind()) == {"ZZZ001": "no series reward"}
 
 
 def test_what_was_counted_is_saved():
@@ -115,7 +115,7 @@ def test_missing_values_neither_start_nor_end_a_finding():
 def test_a_rule_that_never_saw_is_blind_and_not_healthy():
     engine = Engine([rule()])
     run(engine, [None, None])
-    assert said(engine.blind()) == {"ZZZ001": "no series reward"}
+    assert why(engine.blind()) == {"ZZZ001": "no series reward"}
     summary = Summary.of_engine(engine, "x", 2, 0, 1)
     assert summary.healthy == ()
     assert summary.level is None
@@ -151,7 +151,7 @@ def test_rows_without_the_series_between_those_with_it_delay_nothing():
 def test_a_rule_that_lost_its_series_is_blind_again():
     engine = Engine([rule()])
     run(engine, [1, 1, *[None] * 101])
-    assert said(engine.blind()) == {"ZZZ001": "no series reward"}
+    assert why(engine.blind()) == {"ZZZ001": "no series reward"}
 
 
 def test_inhibition_on_the_same_slice():
@@ -206,7 +206,7 @@ def test_a_slice_that_a_rule_never_saw_is_told_though_it_saw_another():
     absent = {"mismatch": reason(Why.NOT_OBSERVED, fields="a and b")}
     seen = {StatKey("policy", "text_only", "ess"): Scalar("x", 0.9)}
     engine.evaluate(Observed(0, seen, absent=absent, lacking=lambda _: few))
-    assert said(engine.blind()) == {"ZZZ001": "policy: 0 tokens in the window, 200 needed; a larger window= holds more"}
+    assert why(engine.blind()) == {"ZZZ001": "policy: 0 tokens in the window, 200 needed; a larger window= holds more"}
 
 
 def test_first_break_is_the_earliest_onset_then_the_diagnostic_order():
@@ -241,11 +241,11 @@ def test_a_rule_that_could_not_have_fired_is_blind_and_not_healthy():
     for step in range(300):
         engine.evaluate(Observed(step, {"reward": Scalar("reward", 0.5)}))
     assert engine.states() == {"EVA002": "unknown"}
-    assert said(engine.blind()) == {"EVA002": "no series eval_score"}
+    assert why(engine.blind()) == {"EVA002": "no series eval_score"}
 
 
 @pytest.mark.parametrize(
-    ("summary", "said"),
+    ("summary", "text"),
     [
         ("reward {low.value:.1f} ({low.ratio:.1f}x its baseline), below zero", "reward 0.0, below zero"),
         ("reward {low.value:.1f}; it was {low.baseline:.1f} before", "reward 0.0"),
@@ -253,10 +253,10 @@ def test_a_rule_that_could_not_have_fired_is_blind_and_not_healthy():
         ("it was {low.baseline:.1f} before", "Low"),
     ],
 )
-def test_what_is_not_known_is_left_out_of_a_summary(summary, said):
+def test_what_is_not_known_is_left_out_of_a_summary(summary, text):
     engine = Engine([rule(summary=summary)])
     engine.evaluate(Observed(0, {"reward": Scalar("reward", 0.0)}))
-    assert engine.findings[0].summary == said
+    assert engine.findings[0].summary == text
 
 
 THRIVES = {"kind": "gain", "series": {"metric": "reward"}}

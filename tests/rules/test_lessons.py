@@ -47,22 +47,22 @@ def rows(columns):
     }
 
 
-def of(columns, **config):
+def diagnosed(columns, **config):
     return diagnose(FinishedRun("a run", rows(columns), config, {}, ()))
 
 
-def fired(found):
+def fired(result):
     """Each rule that fired, with its severity."""
-    return {item.rule.id: item.full_severity for item in found.summary.findings if item.fired is not None}
+    return {item.rule.id: item.full_severity for item in result.summary.findings if item.fired is not None}
 
 
-def loud(found):
-    return {rule for rule, severity in fired(found).items() if severity != "info"}
+def loud(result):
+    return {rule for rule, severity in fired(result).items() if severity != "info"}
 
 
 def test_a_healthy_run_with_a_late_take_off_and_a_kl_that_begins_at_0_raises_nothing(columns):
     """A baseline of the run's own start, looked at from both sides, alarms on either."""
-    result = of(columns)
+    result = diagnosed(columns)
     assert columns["kl"][0] == 0
     assert columns["reward"][-20:].mean() > 3 * columns["reward"][:20].mean()
     assert loud(result) == set()
@@ -95,10 +95,10 @@ def test_a_spike_is_large_as_well_as_unlikely(columns, name, rule):
     tight = level * (1 + 0.002 * rng.normal(size=300))
     tight[200:206] *= 1.1
     columns[name] = tight
-    assert loud(of(columns)) == set()
+    assert loud(diagnosed(columns)) == set()
     tight[200:206] *= 10
     columns[name] = tight
-    assert rule in loud(of(columns))
+    assert rule in loud(diagnosed(columns))
 
 
 def test_a_task_that_is_solved_at_once_with_a_policy_that_is_sure_of_it_raises_nothing():
@@ -112,10 +112,10 @@ def test_a_task_that_is_solved_at_once_with_a_policy_that_is_sure_of_it_raises_n
         "losses/explained_variance": np.where(t < 20, t / 40, 0.5),
         "losses/value_loss": 0.02 * np.exp(-t / 10) + 1e-4,
     }
-    result = of(solved)
+    result = diagnosed(solved)
     assert {"EXP001", "EXP007"} <= fired(result).keys()  # as notes
     assert loud(result) == set()
-    stuck = of(solved | {"charts/episodic_return": np.full(80, 0.06) + 0.01 * np.sin(t)})
+    stuck = diagnosed(solved | {"charts/episodic_return": np.full(80, 0.06) + 0.01 * np.sin(t)})
     assert "EXP001" in loud(stuck)
 
 
@@ -128,41 +128,41 @@ def test_returns_that_are_mostly_noise_leave_the_critic_nothing_to_explain(rng):
         "train/entropy_loss": -1.3 + 0.8 * (1 - np.exp(-t / 20)),
         "train/policy_gradient_loss": 0.01 * rng.normal(size=60),
     }
-    assert "CRI001" in fired(of(bandit))
-    assert loud(of(bandit)) == set()
+    assert "CRI001" in fired(diagnosed(bandit))
+    assert loud(diagnosed(bandit)) == set()
     bandit["rollout/ep_rew_mean"] = 1.5 + 0.3 * rng.normal(size=60)
-    assert "CRI001" in loud(of(bandit))
+    assert "CRI001" in loud(diagnosed(bandit))
 
 
 def test_a_kl_of_0_throughout_is_no_pinned_policy(columns):
     columns["kl"] = np.zeros(300)
     columns["reward"] = 0.3 + 0.02 * noise(np.random.default_rng(1), 300)
-    assert "POL015" not in fired(of(columns, beta=0.04))
+    assert "POL015" not in fired(diagnosed(columns, beta=0.04))
     columns["kl"] = np.full(300, 1e-4)  # a term that is there, and holds
-    assert "POL015" in fired(of(columns, beta=0.04))
+    assert "POL015" in fired(diagnosed(columns, beta=0.04))
 
 
 def test_an_evaluations_reward_is_not_the_training_reward(columns):
     columns["eval_reward"] = np.where(np.arange(300) % 25 == 0, 9.0, np.nan)
-    result = of(columns)
+    result = diagnosed(columns)
     assert result.keys.mapped["eval_reward"].name == "eval_score"
     assert max(result.series["reward"].values()) < 1
     del columns["reward"]
-    assert "reward" not in of(columns).series
+    assert "reward" not in diagnosed(columns).series
 
 
 def test_an_evaluation_of_ones_own_is_read_in_a_known_framework(columns):
     columns["eval/accuracy"] = np.where(np.arange(300) % 25 == 0, 0.4, np.nan)
-    result = of(columns)
+    result = diagnosed(columns)
     assert result.keys.framework == "TRL"
     assert set(result.series["eval_score"].values()) == {0.4}
     columns["eval_reward"] = columns["eval/accuracy"] + 0.1  # the trainer's own goes first
-    assert set(of(columns).series["eval_score"].values()) == {0.5}
+    assert set(diagnosed(columns).series["eval_score"].values()) == {0.5}
 
 
 def test_gradient_norms_of_exactly_0_are_counted(columns):
     columns["grad_norm"][180:240] = 0.0
-    result = of(columns)
+    result = diagnosed(columns)
     assert "ADV007" in loud(result)
     (finding,) = [item for item in result.summary.findings if item.rule.id == "ADV007"]
     assert (finding.onset, finding.resolved is not None) == (180, True)
@@ -171,7 +171,7 @@ def test_gradient_norms_of_exactly_0_are_counted(columns):
 
 def test_single_zeros_of_the_gradient_norm_are_no_illness_but_are_told(columns):
     columns["grad_norm"][10::30] = 0.0
-    result = of(columns)
+    result = diagnosed(columns)
     assert loud(result) == set()
     assert result.run.notes == ("the gradient norm is exactly 0 in 10 of 300 rows, first at step 10",)
 
@@ -181,9 +181,9 @@ def test_the_same_metric_under_the_names_of_another_version(columns):
     """A run that inflates its responses, under the key of TRL 0.15 and that of later versions."""
     columns["completions/mean_length"] *= 1 + 2 * np.clip((np.arange(300) - 150) / 60, 0, 1)
     columns["reward"] -= 0.1 * np.clip((np.arange(300) - 150) / 60, 0, 1)
-    later = of(columns)
+    later = diagnosed(columns)
     columns["completion_length"] = columns.pop("completions/mean_length")
-    before = of(columns)
+    before = diagnosed(columns)
     assert before.keys.framework == later.keys.framework == "TRL"
     assert before.series == later.series
     assert [(f.rule.id, f.onset, f.fired) for f in before.summary.findings] == [
@@ -204,16 +204,16 @@ def test_a_length_that_changes_its_name_in_the_middle_is_one_series(columns):
 
 
 @pytest.mark.by_day("20-79")
-@pytest.mark.parametrize(("onset", "told"), [(20, 79), (200, 243)])
-def test_a_fall_in_the_first_rows_of_a_long_run_is_told_once_a_fifth_is_over(onset, told):
+@pytest.mark.parametrize(("onset", "reported"), [(20, 79), (200, 243)])
+def test_a_fall_in_the_first_rows_of_a_long_run_is_told_once_a_fifth_is_over(onset, reported):
     """Of few rows nobody knows the noise, and a long run that is fine again by then has lost nothing."""
     rng = np.random.default_rng(0)
     reward = np.where(np.arange(400) < onset, 0.8, 0.2) + 0.02 * noise(rng, 400)
-    (collapse,) = [item for item in of({"reward": reward}).summary.findings if item.rule.id == "OUT001"]
+    (collapse,) = [item for item in diagnosed({"reward": reward}).summary.findings if item.rule.id == "OUT001"]
     assert collapse.onset == pytest.approx(onset, abs=6)  # the level that it reports is a mean
-    assert collapse.fired == told
+    assert collapse.fired == reported
     back = np.where(np.abs(np.arange(400) - 35) < 15, 0.2, 0.8) + 0.02 * noise(rng, 400)
-    assert "OUT001" not in fired(of({"reward": back}))
+    assert "OUT001" not in fired(diagnosed({"reward": back}))
 
 
 def test_an_evaluation_that_only_goes_up_and_down_has_not_risen_with_the_reward():

@@ -32,7 +32,7 @@ def calm(series):
 REWARD = finding("OUT001", 130, 140, evidence=(fell("reward", 0.703, 120, "reward_collapsed"),))
 
 
-def of(*findings, best=()):
+def advise(*findings, best=()):
     return recommend(connected(findings), best)
 
 
@@ -48,7 +48,7 @@ def test_the_step_to_resume_from_is_a_registered_checkpoint(saved, resume, words
 
 
 def test_where_nothing_is_wrong_the_run_continues():
-    for result in (of(), of(best=(calm("reward"),)), of(replace(finding("RES001"), spared=True))):
+    for result in (advise(), advise(best=(calm("reward"),)), advise(replace(finding("RES001"), spared=True))):
         assert (result.action, result.go_on, result.last_good_step) == ("continue", True, None)
 
 
@@ -58,7 +58,7 @@ def test_a_run_of_too_few_rows_is_not_said_to_continue():
 
 
 def test_a_run_whose_reward_fell_resumes_from_its_best():
-    result = of(REWARD)
+    result = advise(REWARD)
     assert (result.action, result.go_on, result.last_good_step) == ("stop", False, 120)
     assert result.says == (
         "No. Reward has lost what it had gained since step 130; fix it, then resume from step 120 or before "
@@ -69,19 +69,19 @@ def test_a_run_whose_reward_fell_resumes_from_its_best():
 
 def test_while_the_run_continues_the_last_good_step_is_that_of_so_far():
     """A level is the mean of a tenth of the run, so its best one moves as the run gets longer."""
-    result = recommend(connected((REWARD,)), (), goes_on=True)
+    result = recommend(connected((REWARD,)), (), underway=True)
     assert result.says.endswith("step 120 or before (so far reward 0.703, its best)")
 
 
 def test_the_last_good_step_is_before_all_that_is_ongoing():
-    assert of(finding(onset=100), REWARD).last_good_step == 96  # an onset is an estimate
-    assert of(finding(onset=123, fired=125), REWARD).last_good_step == 120
-    assert of(finding(onset=100, resolved=115), REWARD).last_good_step == 120
+    assert advise(finding(onset=100), REWARD).last_good_step == 96  # an onset is an estimate
+    assert advise(finding(onset=123, fired=125), REWARD).last_good_step == 120
+    assert advise(finding(onset=100, resolved=115), REWARD).last_good_step == 120
 
 
 def test_what_harms_no_outcome_yet_is_watched_and_is_no_yes():
     tail = Reading("tail", "policy/post_tool/p95", True, 0.4, 0.05, at=20, keys=("policy/post_tool/p95",))
-    result = of(finding(evidence=(tail,)), best=(calm("reward"), calm("eval_score")))
+    result = advise(finding(evidence=(tail,)), best=(calm("reward"), calm("eval_score")))
     assert (result.action, result.go_on, result.last_good_step) == ("watch", False, 96)
     assert result.says == (
         f"Watch. {RULES['POL001'].title} since step 100, until policy/post_tool/p95 is near 0.05 again; "
@@ -91,27 +91,27 @@ def test_what_harms_no_outcome_yet_is_watched_and_is_no_yes():
 
 @pytest.mark.parametrize("best", [(), (calm("loss"),), (fell("loss", 0.1, 10),)])
 def test_a_loss_is_no_outcome_and_without_one_no_harm_would_be_seen(best):
-    result = of(finding(), best=best)
+    result = advise(finding(), best=best)
     assert result.action == "watch"
     assert "harm would not be seen" in result.says
 
 
 def test_an_outcome_that_has_just_fallen_does_not_show_no_harm():
     low = replace(calm("reward"), value=-53.4, baseline=52.2, onset=90)
-    assert "reward is -53.4 since step 90, 52.2 at its best" in of(finding(), best=(low,)).says
+    assert "reward is -53.4 since step 90, 52.2 at its best" in advise(finding(), best=(low,)).says
 
 
 @pytest.mark.parametrize("rule", ["EVA002", "REW010", "ENV008"])
 def test_where_the_reward_is_not_what_was_meant_the_run_stops_though_it_rises(rule):
-    result = of(finding(rule), best=(calm("reward"), calm("eval_score")))
+    result = advise(finding(rule), best=(calm("reward"), calm("eval_score")))
     assert (result.action, result.last_good_step) == ("stop", 96)
 
 
 def test_the_evaluation_decides_where_there_is_one():
     spared = finding("POL001", 100, 110, resolved=115)
-    assert of(spared, best=(fell("reward", 0.7, 90), calm("eval_score"))).action == "continue"
-    assert of(spared, best=(calm("reward"), fell("eval_score", 0.5, 90))).last_good_step == 90
-    assert of(spared, best=(fell("reward", 0.7, 90),)).action == "stop"
+    assert advise(spared, best=(fell("reward", 0.7, 90), calm("eval_score"))).action == "continue"
+    assert advise(spared, best=(calm("reward"), fell("eval_score", 0.5, 90))).last_good_step == 90
+    assert advise(spared, best=(fell("reward", 0.7, 90),)).action == "stop"
 
 
 def test_what_a_guard_has_stopped_does_not_continue_as_it_is():
@@ -123,28 +123,28 @@ def test_what_a_guard_has_stopped_does_not_continue_as_it_is():
 
 def test_of_several_harms_the_earliest_good_step_counts():
     evaluation = finding("OUT002", 100, 120, evidence=(fell("eval_score", 0.5, 90, "eval_collapsed"),))
-    assert of(REWARD, evaluation).last_good_step == 90
+    assert advise(REWARD, evaluation).last_good_step == 90
 
 
 def test_a_best_level_that_came_after_the_onset_is_no_step_to_resume_from():
-    late = of(REWARD, best=(fell("reward", 0.703, 135),))
+    late = advise(REWARD, best=(fell("reward", 0.703, 135),))
     assert late.last_good_step < REWARD.onset
 
 
 def test_what_is_an_error_by_itself_resumes_from_before_it():
-    assert of(finding("NUM004", 7, 7)).last_good_step == 6
-    assert of(finding("OUT004", 50, 60)).last_good_step == 46
+    assert advise(finding("NUM004", 7, 7)).last_good_step == 6
+    assert advise(finding("OUT004", 50, 60)).last_good_step == 46
 
 
 NEVER = Reading("never_rose", "reward", True, 0.1, 0.1)
 
 
-@pytest.mark.parametrize("found", [finding("OUT003", 400, 405, evidence=(NEVER,)), finding("NUM004", 0, 0)])
-def test_a_run_that_was_never_good_has_no_step_to_resume_from(found):
-    advice = of(found)
+@pytest.mark.parametrize("fault", [finding("OUT003", 400, 405, evidence=(NEVER,)), finding("NUM004", 0, 0)])
+def test_a_run_that_was_never_good_has_no_step_to_resume_from(fault):
+    advice = advise(fault)
     assert (advice.action, advice.last_good_step) == ("stop", None)
     assert advice.says.endswith("no earlier step is known to be good: fix it, start again")
-    assert ("has never risen;" in advice.says) == (found.rule.id == "OUT003")  # not since step 400, where that was seen
+    assert ("has never risen;" in advice.says) == (fault.rule.id == "OUT003")  # not since step 400, where that was seen
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_what_is_advised_follows_from_what_is_ongoing(parts):
         fallen = [name for name, item in RULES[rule].signals.items() if isinstance(item, Collapse)]
         evidence = tuple(fell("reward", 0.5, onset, name) for name in fallen)
         result.append(finding(rule, onset, onset + wait, onset + wait + 5 if over else None, evidence))
-    text = of(*result)
+    text = advise(*result)
     loud = [item for incident in connected(result) if incident.severity != "info" for item in incident.findings]
     ongoing = [item for item in loud if item.state == "firing" and item.severity != "info"]
     assert text.go_on == (not ongoing)

@@ -41,9 +41,9 @@ def rule(id, link="reward", severity="warn", inhibits=(), **more):
     )
 
 
-def finding(of, onset, fired, resolved=None, *, slice="all", pair=None):
+def finding(rule, onset, fired, resolved=None, *, slice="all", pair=None):
     state = "resolved" if resolved else "firing" if fired else "pending"
-    return Finding(of, pair, slice, state, onset, fired, resolved, "x", ())
+    return Finding(rule, pair, slice, state, onset, fired, resolved, "x", ())
 
 
 def test_the_earliest_onset_then_the_diagnostic_order():

@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 
 from contradictions import of_run  # its own folder
-from dataset import read
+from dataset import read_runs
 
 pytestmark = pytest.mark.slow
 
@@ -21,9 +21,9 @@ def reported(runs):
 
 
 def test_no_verdict_contradicts_itself_on_some_planted_runs():
-    assert reported(itertools.islice(read(), 0, None, 60)) == []
+    assert reported(itertools.islice(read_runs(), 0, None, 60)) == []
 
 
 @pytest.mark.nightly
 def test_no_verdict_contradicts_itself_on_any_planted_run():
-    assert reported(read()) == []
+    assert reported(read_runs()) == []

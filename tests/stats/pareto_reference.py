@@ -33,5 +33,5 @@ if __name__ == "__main__":
     from arviz_stats.base import array_stats
 
     # It takes log-likelihoods and turns their sign.
-    found = {f"{name}, {n}": float(array_stats.psislw(-draws(name, n))[1]) for name in NAMES for n in SIZES}
-    FILE.write_text(json.dumps(found, indent=1) + "\n")
+    shapes = {f"{name}, {n}": float(array_stats.psislw(-draws(name, n))[1]) for name in NAMES for n in SIZES}
+    FILE.write_text(json.dumps(shapes, indent=1) + "\n")

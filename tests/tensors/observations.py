@@ -11,10 +11,10 @@ def tensors(rng, size=4, width=12, scale=0.1):
     return {"logprobs": new, "old_logprobs": new - scale * rng.normal(size=new.shape), "model_mask": model}
 
 
-def same(found, expected):
-    assert found.n == expected.n
-    assert found.ess == pytest.approx(expected.ess, rel=1e-9)
-    assert found.kl_k3 == pytest.approx(expected.kl_k3, rel=1e-9)
+def same(actual, expected):
+    assert actual.n == expected.n
+    assert actual.ess == pytest.approx(expected.ess, rel=1e-9)
+    assert actual.kl_k3 == pytest.approx(expected.kl_k3, rel=1e-9)
 
 
 class NoWaiting(torch.overrides.TorchFunctionMode):

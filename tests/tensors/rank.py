@@ -135,17 +135,17 @@ def through_store(rank, world, port, folder):
 
 def deciding(monitor, rank, folder):
     """Only rank 0 hears of the loss; what each rank has decided at each step."""
-    found = []
+    decisions = []
     for step in range(6):
         monitor.observe(**batch(step, rank))
         monitor.log({"loss": 2.0 if step >= 3 else 0.5} if rank == 0 else {}, step)
         decision = monitor.decide()
-        found.append([decision.stop, decision.lr_factor, decision.rollback_to and decision.rollback_to.step])
+        decisions.append([decision.stop, decision.lr_factor, decision.rollback_to and decision.rollback_to.step])
         if step == 0 and rank == 0:
             (saved := folder / "saved").write_text("weights")
             monitor.checkpoint(saved, 0)
             monitor.guards.checkpoints._underway[0].result(60)
-    return found
+    return decisions
 
 
 def guarded(ranks):
@@ -158,28 +158,28 @@ def guarded(ranks):
 def decide_all_reduce(rank, world, port, folder):
     begin(rank, world, port)
     monitor = guarded(AllReduce())
-    found = deciding(monitor, rank, folder)
+    decisions = deciding(monitor, rank, folder)
     if rank == 0:  # alone: nobody acts where not all do
         monitor.log({"loss": 2.0}, 6)
     alone = monitor.decide()
     monitor.close()
-    return _decided(monitor, found, alone)
+    return _decided(monitor, decisions, alone)
 
 
 def decide_through_store(rank, world, port, folder):
     store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=180), wait_for_workers=False)
     monitor = guarded(ThroughStore(store, rank, world))
-    found = deciding(monitor, rank, folder)
+    decisions = deciding(monitor, rank, folder)
     (folder / f"{rank}.done").touch()
     until(lambda: all((folder / f"{other}.done").exists() for other in range(world)))
     monitor.close()
-    return _decided(monitor, found, None)
+    return _decided(monitor, decisions, None)
 
 
-def _decided(monitor, found, alone):
+def _decided(monitor, decisions, alone):
     accounts = monitor.guards.state_dict()["accounts"]
-    told = {"events": [event for _, event in monitor.events], "failures": monitor.failures}
-    return {"found": found, "alone": bool(alone), "accounts": accounts} | told
+    records = {"events": [event for _, event in monitor.events], "failures": monitor.failures}
+    return {"decisions": decisions, "alone": bool(alone), "accounts": accounts} | records
 
 
 def until(holds):
@@ -199,9 +199,9 @@ def report(monitor):
         "findings": [finding.to_json() for finding in monitor.summary().findings],
         "health": dict(monitor.health),
         "times": [
-            found["diag/health/rank_time_ratio"]
+            scalars["diag/health/rank_time_ratio"]
             for step in monitor.trackers[0].records
-            if "diag/health/rank_time_ratio" in (found := monitor.trackers[0].scalars(step))
+            if "diag/health/rank_time_ratio" in (scalars := monitor.trackers[0].scalars(step))
         ],
         "counts": {
             step: {k: v for k, v in monitor.trackers[0].scalars(step).items() if k.endswith("count")}

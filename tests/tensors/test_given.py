@@ -61,10 +61,10 @@ def test_zeros_and_ones_are_a_mask_in_a_list_too():
     assert seen(**given) == ([pytest.approx(0.1), pytest.approx(-0.1)], [0, 1])
 
 
-@pytest.mark.parametrize("of", [np.asarray, torch.tensor, list])
-def test_one_sequence_alone_needs_no_ids(of):
-    given = {"logprobs": of([-0.1, -0.2, -0.3]), "old_logprobs": of([-0.2, -0.2, -0.2])}
-    batch = TokenBatch.validated(**given, model_mask=of([True, False, True]), tool=np.array(["", "", "search"]))
+@pytest.mark.parametrize("make", [np.asarray, torch.tensor, list])
+def test_one_sequence_alone_needs_no_ids(make):
+    given = {"logprobs": make([-0.1, -0.2, -0.3]), "old_logprobs": make([-0.2, -0.2, -0.2])}
+    batch = TokenBatch.validated(**given, model_mask=make([True, False, True]), tool=np.array(["", "", "search"]))
     assert batch.sequences == 1
     assert batch.width == 3
     assert batch.names["tool"] == ("search",)

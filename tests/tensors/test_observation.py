@@ -65,14 +65,14 @@ def test_the_samples_of_a_prompt_are_in_one_group_whatever_the_batch(name):
     assert all(np.count_nonzero(item) == 1 for item in alone)
 
 
-def claimed_and_true(order, told):
+def claimed_and_true(order, grouped):
     """The jackknife's error of a p95 of 8 samples of each of 8 prompts, and its spread over 200 such batches."""
     rng, claims, logs = np.random.default_rng(7), [], []
     prompt = np.repeat(np.arange(8), 8) if order == "adjacent" else np.tile(np.arange(8), 8)
     for _ in range(200):
         scale = 0.1 * np.exp(0.4 * rng.normal(size=8))[prompt]
         given = {"logprobs": np.zeros((64, 30)), "old_logprobs": scale[:, None] * rng.normal(size=(64, 30))}
-        given |= {"model_mask": np.ones((64, 30), bool)} | ({"prompt": prompt + 100 * len(logs)} if told else {})
+        given |= {"model_mask": np.ones((64, 30), bool)} | ({"prompt": prompt + 100 * len(logs)} if grouped else {})
         tokens = TokenBatch.validated(**given)
         window = PairWindow("policy", 1, burn_in=1, baseline=2)
         window.push(Observation.reduced(tokens, "policy", label(tokens, Names())))
@@ -84,16 +84,16 @@ def claimed_and_true(order, told):
 
 @pytest.mark.by_day("in turn-True")
 @pytest.mark.slow
-@pytest.mark.parametrize(("order", "told"), [("adjacent", False), ("adjacent", True), ("in turn", True)])
-def test_the_error_of_a_tail_knows_that_samples_of_a_prompt_are_alike(order, told):
-    claimed, true = claimed_and_true(order, told)
+@pytest.mark.parametrize(("order", "grouped"), [("adjacent", False), ("adjacent", True), ("in turn", True)])
+def test_the_error_of_a_tail_knows_that_samples_of_a_prompt_are_alike(order, grouped):
+    claimed, true = claimed_and_true(order, grouped)
     assert 0.7 < claimed / true < 1.6
 
 
 @pytest.mark.nightly
 def test_the_error_of_prompts_in_turn_that_are_not_told_is_too_small():
     """What `prompt` is for: nothing in the tensors says it."""
-    claimed, true = claimed_and_true("in turn", told=False)
+    claimed, true = claimed_and_true("in turn", grouped=False)
     assert claimed < 0.4 * true
 
 

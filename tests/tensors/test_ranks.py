@@ -102,8 +102,8 @@ def test_two_ranks_with_gloo_see_what_one_process_would(tmp_path, free_port):
 def test_every_rank_decides_as_the_first_one_which_alone_hears_what_is_wrong(tmp_path, free_port, mode):
     finish([start(mode, rank, 2, free_port, tmp_path) for rank in range(2)])
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
-    assert first["found"] == second["found"]
-    stops, factors, steps = zip(*first["found"], strict=True)
+    assert first["decisions"] == second["decisions"]
+    stops, factors, steps = zip(*first["decisions"], strict=True)
     if mode == "decide_all_reduce":
         assert steps == (None, None, None, None, None, 0)  # both have read the checkpoint before
         assert stops == (None, None, None, "update", "update", None)  # which then give way to the rollback
@@ -187,7 +187,7 @@ def settle(ranks):
 def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
     """Whether the step is evaluated at once or with the next one, and across a checkpoint too."""
 
-    class Told:
+    class TwoRanks:
         """Two ranks, of which the second takes a second more each step, and is heard of a step ago."""
 
         names = Names()
@@ -208,7 +208,7 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
         result, seen = {}, CapturingTracker()
 
         def begin():
-            monitor = Monitor([seen], ranks=Told())
+            monitor = Monitor([seen], ranks=TwoRanks())
             whole = monitor._run.judge.engine.evaluate
             monitor._run.judge.engine.evaluate = lambda o: (result.update({o.step: dict(o.missing)}), whole(o))[1]
             return monitor
@@ -240,24 +240,24 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
         second.merge(step, observed(step, 1, theirs, 0), theirs, seconds=2.0)
         settle(second)
 
-    def take(step):
+    def merge_step(step):
         first._thread.put(first._take)  # or what came last would be in the next step
         settle(first)
         return first.merge(step, observed(step, 0, names, 0), names, seconds=0.5)
 
     settle(second)
-    alone = take(0)
+    alone = merge_step(0)
     assert alone.missing == {Rank(1, "b"): 1}
     send(0), send(1), send(5)
-    both = take(1)
+    both = merge_step(1)
     assert not both.missing
     assert both.time_ratio == 4
     assert both.observed["policy"].tokens.n.sum() == sum(
         TokenBatch.validated(**worker.batch(step, rank)).model_mask.sum() for step, rank in ((1, 0), (0, 1), (1, 1))
     )
-    assert not take(2).missing  # it is ahead, not silent
+    assert not merge_step(2).missing  # it is ahead, not silent
     send(6)
-    merged = take(6)
+    merged = merge_step(6)
     assert set(first.names.rows["tool"]) == {"search", "python", "browser"}
     tool = merged.observed["policy"].sketches["tool"].counts
     for name, row in first.names.slices("tool").items():
@@ -268,7 +268,7 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
         assert tool[row].sum() == mine
     for step in range(7, 7 + 70):
         send(step)
-    late = take(80)
+    late = merge_step(80)
     assert late.lost == 70 - 64
 
     # Started anew, it counts from 0 again; and what rank 0 itself has missed before it was started anew is past.
@@ -276,7 +276,7 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
     anew = ThroughStore(store, 1, 2, "c")
     anew.merge(90, observed(90, 1, theirs, 0), theirs)
     settle(anew)
-    assert take(91).observed["policy"].tokens.n.sum() == 2 * tokens_of(90)
+    assert merge_step(91).observed["policy"].tokens.n.sum() == 2 * tokens_of(90)
     resumed = ThroughStore(store, 0, 2, "a")
     resumed._thread.put(resumed._take)
     settle(resumed)
@@ -286,7 +286,7 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
     for step in range(10_000, 10_000 + 2 * 64):
         anew.merge(step, observed(1, 1, theirs, 0), theirs)
         settle(anew)
-        result = take(step - 9900)
+        result = merge_step(step - 9900)
     assert result.missing == {Rank(1, "b"): 1} or result.missing[Rank(1, "b")] > 1
     assert sum(map(len, (other.ready for other in first._others))) <= 64
 

@@ -8,7 +8,7 @@ from tracker_diag import Monitor
 from tracker_diag.testing import example_batch
 
 
-def told(caplog, tensors):
+def warnings_of(caplog, tensors):
     """What is said of a first batch."""
     monitor = Monitor()
     monitor.observe(**tensors)
@@ -78,7 +78,7 @@ def test_a_mistake_is_told_once_with_the_remedy(mistake, library, caplog):
     if library != "numpy" and mistake != "the same tensor":
         convert = torch.tensor if library == "torch" else np.ndarray.tolist
         tensors = {name: convert(np.array(value)) for name, value in tensors.items()}
-    text = told(caplog, tensors)
+    text = warnings_of(caplog, tensors)
     assert len(text) == 1, text
     for part in parts:
         assert part in text[0]
@@ -101,7 +101,7 @@ FINE = {
 
 @pytest.mark.parametrize("case", FINE)
 def test_what_is_right_is_not_suspected(case, caplog):
-    assert told(caplog, FINE[case](example_batch(0))) == []
+    assert warnings_of(caplog, FINE[case](example_batch(0))) == []
 
 
 @pytest.mark.slow

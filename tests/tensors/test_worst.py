@@ -39,7 +39,7 @@ def tensors(rng, size=20, width=60, spread=0.1):
     return {"logprobs": new, "old_logprobs": old, "response_mask": response, "model_mask": model, "token_ids": ids}
 
 
-def look(given, places, limit=0.2, names=None):
+def worst_of(given, places, limit=0.2, names=None):
     looked, names = WorstTokens(), names or Names()
     looked.look_at(dict.fromkeys(places, limit))
     for item in given if isinstance(given, list) else [given]:
@@ -48,8 +48,8 @@ def look(given, places, limit=0.2, names=None):
     return looked.taken(names)
 
 
-def sequences(found, window=1.0):
-    return list(found.sequences(partial(WorstSequence, **ABOUT), window))
+def sequences(taken, window=1.0):
+    return list(taken.sequences(partial(WorstSequence, **ABOUT), window))
 
 
 def packed(given, lengths, numbers):
@@ -76,7 +76,7 @@ def test_they_are_those_with_the_most_mass_beyond_the_limit(seed, size, as_packe
         mass = sum(abs(item) - limit for item in r[of_slice] if abs(item) > limit)
         if mass > 0:
             expected[numbers[i]] = mass, int(np.argmax(np.abs(r) * of_slice)), n
-    result = look(packed(given, lengths, numbers) if as_packed else given, [place], limit).get(place)
+    result = worst_of(packed(given, lengths, numbers) if as_packed else given, [place], limit).get(place)
     kept = sorted(expected, key=lambda number: -expected[number][0])[:MOST]
     assert [item.sequence for item in (sequences(result) if result else [])] == kept
     for item in sequences(result, 1e9) if result else []:
@@ -90,7 +90,7 @@ def test_a_sequence_comes_with_its_tokens_and_what_they_are(rng):
     given["logprobs"][3, 41] += 5
     names = Names()
     given["tool"] = ["search" if i < 10 else "" for i in range(20)]
-    (item, *_) = sequences(look(given, [POST], names=names)[POST])
+    (item, *_) = sequences(worst_of(given, [POST], names=names)[POST])
     assert (item.sequence, item.position, item.first, item.length, item.tool, item.batch) == (3, 41, 0, 60, "search", 0)
     np.testing.assert_array_equal(item.token_ids, given["token_ids"][3])
     np.testing.assert_array_equal(item.logprobs, [given["logprobs"][3], given["old_logprobs"][3]])
@@ -113,7 +113,7 @@ def test_of_a_very_long_sequence_a_window_is_kept(rng, position):
         "token_ids": np.arange(2 * n),
     }
     given["token_ids"] = given["token_ids"].reshape(2, n)
-    (sequence,) = sequences(look(given, [ALL])[ALL])
+    (sequence,) = sequences(worst_of(given, [ALL])[ALL])
     assert sequence.in_slice.size == WIDTH
     assert sequence.first == min(max(position - BEFORE, 0), n - WIDTH)
     assert (sequence.position, sequence.length, sequence.largest) == (position, n, -6)
@@ -127,7 +127,7 @@ def test_one_far_token_counts_as_much_as_many_that_are_near(rng):
     new[0, 10:50] = old[0, 10:50] + 0.5
     new[1, 10] = old[1, 10] + 5
     new[2] = old[2] + 0.25
-    result = look({"logprobs": new, "old_logprobs": old, "response_mask": np.ones((3, 100), bool)}, [ALL])[ALL]
+    result = worst_of({"logprobs": new, "old_logprobs": old, "response_mask": np.ones((3, 100), bool)}, [ALL])[ALL]
     assert [sequence.sequence for sequence in sequences(result)] == [0, 2, 1]
     assert result.rows[:, 0] == pytest.approx([40 * 0.3, 100 * 0.05, 4.8])
 
@@ -136,7 +136,7 @@ def test_one_far_token_counts_as_much_as_many_that_are_near(rng):
 def test_what_is_no_number_comes_first_and_has_no_share(rng, value):
     given = tensors(rng)
     given["logprobs"][4, 50] = value
-    first, second, *_ = sequences(look(given, [POST])[POST], window=100.0)
+    first, second, *_ = sequences(worst_of(given, [POST])[POST], window=100.0)
     assert (first.sequence, first.position, first.share) == (4, 50, None)
     assert not np.isfinite(first.largest)
     assert 0 < second.share < 1
@@ -145,9 +145,9 @@ def test_what_is_no_number_comes_first_and_has_no_share(rng, value):
 def test_micro_batches_of_a_step_add_up(rng):
     parts = [tensors(rng) for _ in range(3)]
     together = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    apart, whole = (sequences(look(given, [POST])[POST]) for given in (parts, together))
-    assert [20 * item.batch + item.sequence for item in apart] == [item.sequence for item in whole]
-    for item, other in zip(apart, whole, strict=True):
+    separate, whole = (sequences(worst_of(given, [POST])[POST]) for given in (parts, together))
+    assert [20 * item.batch + item.sequence for item in separate] == [item.sequence for item in whole]
+    for item, other in zip(separate, whole, strict=True):
         np.testing.assert_array_equal(item.token_ids, other.token_ids)
 
 
@@ -155,7 +155,7 @@ def test_cells_that_come_and_go_are_looked_for_by_name(rng):
     names, search = Names(), Place("policy", "tool:search")
     absent = [Place("policy", "tool:other"), Place("policy", "env:web"), Place("mismatch", "post_tool")]
     given = tensors(rng) | {"tool": ["calculator" if i % 2 else "search" for i in range(20)]}
-    result = look([tensors(rng), given], [search, *absent, Place("policy", "turn:1")], names=names)
+    result = worst_of([tensors(rng), given], [search, *absent, Place("policy", "turn:1")], names=names)
     assert result.keys() == {search, Place("policy", "turn:1")}
     assert {sequence.sequence % 2 for sequence in sequences(result[search])} == {0}
     assert {sequence.batch for sequence in sequences(result[search])} == {1}
@@ -164,7 +164,7 @@ def test_cells_that_come_and_go_are_looked_for_by_name(rng):
 
 def test_nothing_is_done_where_nothing_is_asked(rng, monkeypatch):
     monkeypatch.setattr(worst, "_rows", lambda *_: pytest.fail("looked at a slice that nobody asked for"))
-    assert look(tensors(rng), []) == {}
+    assert worst_of(tensors(rng), []) == {}
 
 
 def test_what_was_taken_is_forgotten(rng):
@@ -194,7 +194,7 @@ def test_the_devices_path_finds_the_same_and_never_waits(rng, monkeypatch, as_pa
         for _ in range(2):
             batch = TokenBatch.validated(**device, check=False)
             looked.observe(batch, label(batch, names), names)
-    result, expected = looked.taken(names), look([host, host], places)
+    result, expected = looked.taken(names), worst_of([host, host], places)
     assert result.keys() == expected.keys() == places.keys()
     for place, source in result.items():
         assert source.tools == expected[place].tools
@@ -206,7 +206,7 @@ def test_the_devices_path_finds_the_same_and_never_waits(rng, monkeypatch, as_pa
 def test_ids_of_any_integer_type_and_size_are_kept_as_far_as_they_can_be(rng, ids):
     given = tensors(rng)
     given["token_ids"] = np.full((20, 60), ids)
-    for sequence in sequences(look(given, [POST])[POST]):
+    for sequence in sequences(worst_of(given, [POST])[POST]):
         if ids < 0:
             assert sequence.token_ids is None  # as if none had been given
         else:

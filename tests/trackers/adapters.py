@@ -121,7 +121,7 @@ class Wandb(Adapter):
         return self.runs.start(name)
 
     def series(self, name, key):
-        rows = [row for records in (self.runs.records(name), *self.runs.beside(name)) for row in history(records)]
+        rows = [row for records in (self.runs.records(name), *self.runs.own_records(name)) for row in history(records)]
         return {row["diag/step"]: row[key] for row in rows if key in row}
 
     def own(self, name):

@@ -72,8 +72,8 @@ def test_a_folder_grows_with_any_file_in_it(tmp_path):
 
 
 def test_of_a_folder_the_files_and_folders_that_are_runs(tmp_path):
-    beside = ("findings.jsonl", ".hidden.jsonl", "notes.md", "model.safetensors")
-    for name in ("b.jsonl", "a.csv", "c.log", *beside):
+    others = ("findings.jsonl", ".hidden.jsonl", "notes.md", "model.safetensors")
+    for name in ("b.jsonl", "a.csv", "c.log", *others):
         (tmp_path / name).write_text(ROW)
     for name in ("run 1/metrics.jsonl", "run 2/checkpoint-5/trainer_state.json", "checkpoints/model.pt",
                  "offline-run-1/run-1.wandb", "offline-run-2-diag-1/run-2.wandb"):  # fmt: skip

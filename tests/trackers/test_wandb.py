@@ -50,8 +50,8 @@ def test_a_loop_of_ones_own_with_the_tracker_alone(steps, rng, make_batch, wandb
     run.finish()
     assert history(wandb_offline.records()) == []
     assert summary(wandb_offline.records()).get("diag/step") == (0 if steps == 1 else None)
-    beside = [row["diag/step"] for records in wandb_offline.beside() for row in history(records)]
-    assert beside == ([] if steps == 1 else list(range(steps)))
+    steps_seen = [row["diag/step"] for records in wandb_offline.own_records() for row in history(records)]
+    assert steps_seen == ([] if steps == 1 else list(range(steps)))
 
 
 YOURS = {
@@ -103,7 +103,7 @@ def test_tensors_that_come_after_the_row_stand_under_their_own_step(steps, wandb
     last = summary(wandb_offline.records())
     result.setdefault(last["diag/step"], last.get("diag/policy/all/p95"))
     assert result == computed
-    assert not wandb_offline.beside()  # your rows have room for all of them
+    assert not wandb_offline.own_records()  # your rows have room for all of them
 
 
 def test_a_last_step_outlives_the_row_that_an_earlier_one_went_into(rng, make_batch, wandb_offline, by_step):
@@ -152,7 +152,7 @@ def test_your_next_run_is_yours_and_a_sweep_is_none_of_ours(rng, make_batch, wan
         for name, value in {"SWEEP_ID": "of-yours", "RUN_ID": run.id, "RESUME": "must"}.items():
             sweep.setenv(f"WANDB_{name}", value)
         run.finish()
-    (records,) = wandb_offline.beside()
+    (records,) = wandb_offline.own_records()
     assert [row["diag/step"] for row in history(records)] == list(range(10))
     assert run.diag.failures == []
     after = wandb.init(project="test", dir=tmp_path, mode="offline")

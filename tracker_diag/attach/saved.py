@@ -29,7 +29,7 @@ class Saved:
     def __init__(self, monitor: Monitor, rank: int = 0) -> None:
         self._monitor, self._rank = monitor, rank
         self._open: tuple[Path, int] | None = None
-        self._told = False
+        self._warned = False
 
     def put(self, folder: str | Path, row: int | None = None) -> None:
         """A checkpoint is in `folder`; write the state there.
@@ -41,8 +41,8 @@ class Saved:
         if disabled():
             return
         if "://" in str(folder):
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 _log.warning("%s is no folder here: the state of the diagnostics is not saved next to it", folder)
             return
         with self._monitor.guard("integration_errors"):

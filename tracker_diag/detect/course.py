@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.detect.levels import (
-    APART,
     BARELY,
+    HIGHER,
     SHORTEST,
     SPLITS,
     Levels,
@@ -271,7 +271,7 @@ class Course:
         last = slice(-max(SHORTEST, len(at.y) // 5), None)
         if at.width >= 2 * SHORTEST:
             risen = float(at.rows.ranks[last].mean() - at.rows.ranks[:SHORTEST].mean())
-            if risen > APART * len(at.y):
+            if risen > HIGHER * len(at.y):
                 return False
         early = len(at.y) // 4
         gained = float(at.y[early:].mean() - at.y[:early].mean())

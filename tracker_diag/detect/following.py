@@ -120,8 +120,8 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
             float(rewards[-1]),
         )
     share = gained / max(reach, 1e-300) - followed / max(float(np.ptp(levels)), 1e-300)
-    apart = np.where(behind, share, -np.inf)
-    when = int(np.flatnonzero(apart >= NEARLY * apart.max())[-1])  # the last level before the gap began to open
+    gaps = np.where(behind, share, -np.inf)
+    when = int(np.flatnonzero(gaps >= NEARLY * gaps.max())[-1])  # the last level before the gap began to open
     return Following(
         True,
         float(levels[when]),

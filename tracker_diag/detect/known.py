@@ -51,8 +51,8 @@ class KnownCusum(BlockCusum):
         if not levels:
             return
         mean, n = float(np.mean(levels)), len(levels)
-        apart = sum((level - mean) ** 2 for level in levels)
-        between = math.sqrt((WORTH * SEEDS**2 + apart) / (WORTH + n - 1))
+        squares = sum((level - mean) ** 2 for level in levels)
+        between = math.sqrt((WORTH * SEEDS**2 + squares) / (WORTH + n - 1))
         self.seen = self.settings.burn_in
         self._take(mean, math.sqrt(float(np.mean(np.square(noises)))))
         self._reference = max(self._reference, SURE * between * math.sqrt(1 + 1 / n))

@@ -24,7 +24,7 @@ RANKED = 2.5
 """The same of later rows above earlier ones, by their ranks."""
 BARELY = 1.5
 """Standard errors by which later rows must lie higher than earlier ones, or something may have been gained."""
-APART = 0.4
+HIGHER = 0.4
 """The same in ranks, of the number of rows: 0.5 if every later row is higher than every earlier one."""
 SPLITS = (0.1, 0.25, 0.5, 0.75)
 """Parts of the run after which the rest is compared with what came before; as well as the first three rows."""
@@ -84,7 +84,7 @@ class Levels:
     @once
     def ranks_far(self) -> bool:
         """Whether nearly all later rows lie higher than the earlier ones, which rows that depend may do by chance."""
-        return any(higher(self.rows.ranks, split) > APART * len(self.y) for split in self._splits)
+        return any(higher(self.rows.ranks, split) > HIGHER * len(self.y) for split in self._splits)
 
     @property
     def _splits(self) -> set[int]:
@@ -144,7 +144,7 @@ def may_gain_at(ranks: Float64Array, at: int) -> bool:
     """
     if at < SHORTEST or len(ranks) - at < SHORTEST:
         return False
-    return gain_at(ranks, at, doubt=-1.0) > BARELY or higher(ranks, at) > APART * len(ranks)
+    return gain_at(ranks, at, doubt=-1.0) > BARELY or higher(ranks, at) > HIGHER * len(ranks)
 
 
 def gain_at(ranks: Float64Array, at: int, doubt: float) -> float:

@@ -104,9 +104,9 @@ def parting(reference: Float64Array, other: Float64Array, *, log: bool, matters:
     spread = _spread(means)
     freedom, share = len(both) - 2, math.sqrt(1 / len(reference) + 1 / len(other))
     half = 2 * noise if spread is None else max(_t95(freedom) * spread * share, 2 * noise / math.sqrt(inside.sum()))
-    apart = after - before
+    change = after - before
     return Parting(
-        onset, parted, int(np.flatnonzero(inside)[-1]), before, after, apart - half, apart + half, spread, noise,
+        onset, parted, int(np.flatnonzero(inside)[-1]), before, after, change - half, change + half, spread, noise,
         beyond=float(gaps[farthest] / margin),
     )  # fmt: skip
 

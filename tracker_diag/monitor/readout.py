@@ -175,19 +175,19 @@ def seen(
     step: int | None,
     windows: Mapping[Pair, PairWindow],
     reach: Reach,
-    told_by: str,
+    shown_by: str,
     engine: Engine,
     *,
     whole: bool,
 ) -> RenderableType:
-    """What is seen of the run, and what would open the eyes of more rules; `told_by`, `whole` as in `first_look`."""
+    """What is seen of the run, and what would open the eyes of more rules; `shown_by`, `whole` as in `first_look`."""
     why = absent(windows, reach)
     tokens: dict[Pair, Counter[str]] = {pair: _tokens(windows.get(pair)) for pair in PAIRS}
     pairs = [Seen(pair, n["text_only"], n["post_tool"], why.get(pair), n[UNKNOWN]) for pair, n in tokens.items()]
     names = {rule.id: rule.name for rule in engine.rules}
     against = _against(engine.earlier, windows, whole=whole)
     return first_look(
-        step, pairs, told_by, names, engine.blind(), tools=reach.tools, against=against, whole=whole
+        step, pairs, shown_by, names, engine.blind(), tools=reach.tools, against=against, whole=whole
     )  # fmt: skip
 
 

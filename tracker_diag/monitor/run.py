@@ -268,7 +268,7 @@ class Run:
 
     def first_look(self, *, whole: bool) -> RenderableType:
         """What is seen of the run, and what would let more rules see; `whole` as in `report.first_look`."""
-        reach, by, engine = self.silence.reach, self.intake.told_by, self.judge.engine
+        reach, by, engine = self.silence.reach, self.intake.shown_by, self.judge.engine
         return readout.seen(self.progress.last, self.windows, reach, by, engine, whole=whole)
 
     def slices_table(self) -> Table:

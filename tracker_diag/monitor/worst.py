@@ -79,7 +79,7 @@ class WorstSequences:
         """Whether there was an alert for which no table has been sent."""
         self._due: tuple[WorstSequence, ...] | None = None
         """What the next table is of, while its text is made."""
-        self._told = False
+        self._warned = False
 
     def step(
         self,
@@ -142,8 +142,8 @@ class WorstSequences:
                 self._episodes.remove(over)
 
     def _say(self, intake: Intake) -> None:
-        if self._live and self._episodes and self._decoder and not intake.worst.given_ids and not self._told:
-            self._told = True
+        if self._live and self._episodes and self._decoder and not intake.worst.given_ids and not self._warned:
+            self._warned = True
             do = "give token_ids=... to observe, shaped as the log-probabilities are"
             self._health.warn([f"decode was given, but no token ids came, so no text can be shown: {do}"])
 

@@ -20,7 +20,7 @@ LEFT = 0.5
 """Share of the first loss that may be left at the end: a choice; what learns at all comes near to 0."""
 RANKED = 0.9
 """Share of pairs in which the solved sample of a group must have more reward: a choice."""
-APART = 0.02
+NOISE = 0.02
 """Difference of two scores that is noise of an evaluation: what counts as a change of `eval_score`."""
 
 GIVE_LOSSES = "give overfit=..., the loss of one and the same batch in each of some updates on it alone"
@@ -74,7 +74,7 @@ def repeated_check(evaluate: Callable[[], Any], seconds: float = 30.0) -> Check:
     flaws: list[Flaw] = [
         (not all(map(math.isfinite, scores)), reason, "find which task gives no score"),
         (
-            abs(first - second) > APART * max(1.0, abs(first)),
+            abs(first - second) > NOISE * max(1.0, abs(first)),
             reason,
             "fix seed, temperature and order of tasks, or evaluate on more of them; smaller changes mean nothing",
         ),

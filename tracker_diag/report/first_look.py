@@ -38,7 +38,7 @@ class Seen:
 def first_look(
     step: int | None,
     pairs: Sequence[Seen],
-    told_by: str,
+    shown_by: str,
     rules: Mapping[str, str],
     blind: Mapping[str, Sequence[Reason]],
     *,
@@ -51,7 +51,7 @@ def first_look(
     In short it is three lines, and what is odd.
 
     Args:
-        told_by: which argument showed the tokens after a tool.
+        shown_by: which argument showed the tokens after a tool.
         rules: the name of each rule, by id.
         blind: why rules cannot see, by rule.
         tools: whether there can be any.
@@ -59,7 +59,7 @@ def first_look(
         whole: all of it, and not in short.
     """
     rows = labelled(0)
-    for label, text in _in_full(pairs, told_by if tools else "") if whole else _in_short(pairs):
+    for label, text in _in_full(pairs, shown_by if tools else "") if whole else _in_short(pairs):
         rows.add_row(label, text)
     if against:
         rows.add_row("baseline", against)
@@ -87,14 +87,14 @@ def _in_short(pairs: Sequence[Seen]) -> list[tuple[str, str]]:
     return [("tokens", "; ".join(f"{tokens} ({', '.join(names)})" for tokens, names in seen.items()) or "none")]
 
 
-def _in_full(pairs: Sequence[Seen], told_by: str) -> list[tuple[str, str]]:
+def _in_full(pairs: Sequence[Seen], shown_by: str) -> list[tuple[str, str]]:
     """A line for each pair, and what slices were taken from, where that is known."""
     lines = []
     for pair in pairs:
         unknown = f", {pair.unknown:,} unknown" if pair.unknown else ""
         tokens = f"{pair.post_tool:,} tokens after a tool, {pair.text_only:,} before any{unknown}"
         lines.append((pair.pair, tokens if pair.lacks is None else str(pair.lacks)))
-    return [*lines, ("post_tool", told_by)] if told_by else lines
+    return [*lines, ("post_tool", shown_by)] if shown_by else lines
 
 
 def _opens(rules: Mapping[str, str], lacking: Mapping[str, Sequence[Reason]]) -> Iterator[Text]:

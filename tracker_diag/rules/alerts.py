@@ -116,7 +116,7 @@ class Alerts:
             if reported and not any(part.state == "firing" and part.severity != "info" for part in incident.findings):
                 ended.append(incident)
                 self._forget(incident)
-        what_now = recommend(run.incidents, run.best, goes_on=True, checkpoints=run.checkpoints)
+        what_now = recommend(run.incidents, run.best, underway=True, checkpoints=run.checkpoints)
         fired = [_fired(step, news, what_now)] if news else []
         return [*fired, _ended(step, ended)] if ended else fired
 

@@ -62,7 +62,7 @@ def recommend(
     incidents: Sequence[Incident],
     best: Sequence[Reading],
     *,
-    goes_on: bool = False,
+    underway: bool = False,
     stopped: bool = False,
     judged: bool = True,
     checkpoints: Collection[int] = (),
@@ -71,7 +71,7 @@ def recommend(
 
     Args:
         best: of each outcome its last level, and its best one as baseline with the step.
-        goes_on: whether the run has not ended. A level is the mean of a tenth of it. So the best one, and with it the
+        underway: whether the run has not ended. A level is the mean of a tenth of it. So the best one, and with it the
             last good step, may change with more steps.
         stopped: whether a guard has stopped the training: it must not continue then, even if no harm is seen.
         judged: whether there were rows enough to judge it.
@@ -106,7 +106,7 @@ def recommend(
             "stop", False, None, f"No. {reason}; no earlier {what} is known to be good: fix it, start again"
         )
     step, why = good
-    so_far = "so far " if goes_on else ""
+    so_far = "so far " if underway else ""
     says = f"No. {reason}; fix it, then resume from step {step} or before ({so_far}{why})"
     return Recommendation("stop", False, step, says)
 

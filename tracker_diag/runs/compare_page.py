@@ -47,17 +47,17 @@ def _curves(comparison: Comparison, unit: str) -> dict[str, object]:
     for index, against in others:
         for series in against.parted:
             of_name.setdefault(series.series, []).append((index, against, series))
-    largest = [max((series for *_, series in apart), key=lambda it: it.margins) for apart in of_name.values()]
+    largest = [max((series for *_, series in arms), key=lambda it: it.margins) for arms in of_name.values()]
     parted = []
     for name in [series.series for series in words.by_effect(largest)][:MOST_CURVES]:
         if drawn := _chart(comparison, others, name, ends):
-            apart = of_name[name]
-            marks = [(series.onset, words.mark(it, series), _color(index)) for index, it, series in apart]
+            arms = of_name[name]
+            marks = [(series.onset, words.mark(it, series), _color(index)) for index, it, series in arms]
             says = [
                 f"{it.arm.label} {', '.join(filter(None, (words.by(series), words.against_seeds(series))))}"
-                for _, it, series in apart
+                for _, it, series in arms
             ]
-            rest = [it for _, it in others if all(it is not other for _, other, _ in apart)]
+            rest = [it for _, it in others if all(it is not other for _, other, _ in arms)]
             says += [f"{it.arm.label} {it.unjudged.get(name, 'no sure difference')}" for it in rest]
             parted.append((drawn, drawn_marks(marks, ends), says))
     calm = [name for name in comparison.reference.runs[0].series if declared(name).outcome or name in DASHBOARD]

@@ -234,7 +234,7 @@ def against_seeds(series: Parted) -> str:
 
 def in_words(setting: Setting, against: Against) -> str:
     """A setting that differs."""
-    before, after = (", ".join(values) or "not told" for values in (setting.reference, setting.other))
+    before, after = (", ".join(values) or "not logged" for values in (setting.reference, setting.other))
     text = f"{cut(setting.name, 36)}: A {cut(before, 40)}, {against.arm.label} {cut(after, 40)}"
     return f"{text} (scores do not compare)" if setting.evaluation else text
 

@@ -27,12 +27,12 @@ class Fresh:
         self._counts = [np.zeros(self._shape, np.int64) for _ in range(ROWS)]
         self._tokens = np.zeros(ROWS, np.int64)
         self._needed = needed
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         """Slices of which this step has given a value: what comes of it later is of the next one."""
 
     def begin(self) -> None:
         """A new step begins."""
-        self._told.clear()
+        self._reported.clear()
 
     def count(self, cells: Cells) -> None:
         """Count the `sparse` cells (2 × groups, 2, 4098) of `context`; not what is unknown, behind them.
@@ -50,10 +50,10 @@ class Fresh:
         """Those slices that have enough tokens, which are forgotten with it."""
         enough_now: dict[str, SliceWindow] = {}
         for row, name in enumerate(CONTEXT):
-            if self._tokens[row] >= self._needed and name not in self._told:
+            if self._tokens[row] >= self._needed and name not in self._reported:
                 enough_now[name] = SliceWindow(self._counts[row])
                 self._counts[row], self._tokens[row] = np.zeros(self._shape, np.int64), 0
-                self._told.add(name)
+                self._reported.add(name)
         return enough_now
 
     def clear(self) -> None:
@@ -62,13 +62,13 @@ class Fresh:
         self._tokens[:] = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"cells": [pack(part) for part in sparse(np.stack(self._counts))], "told": sorted(self._told)}
+        return {"cells": [pack(part) for part in sparse(np.stack(self._counts))], "told": sorted(self._reported)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.clear()
         index, count = (unpack(part) for part in state["cells"])
         self.count((index, count))
-        self._told = set(state["told"])
+        self._reported = set(state["told"])
 
 
 class FreshCells:
@@ -79,11 +79,11 @@ class FreshCells:
         self._tokens = np.zeros((2, NAMED_ROWS), np.int64)
         """How many each row of both has."""
         self._needed = needed
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def begin(self) -> None:
         """A new step begins."""
-        self._told.clear()
+        self._reported.clear()
 
     def count(self, cells: Cells) -> None:
         """Count the `sparse` cells (NAMED_ROWS, 2, 4098) of the dimension."""
@@ -106,11 +106,11 @@ class FreshCells:
         enough = (self._tokens >= self._needed).all(axis=0)
         windows: dict[int, SliceWindow] = {}
         for row in map(int, np.flatnonzero(enough)):
-            if row not in self._told:
+            if row not in self._reported:
                 counts = np.stack([self._of_cell[row], np.zeros_like(self._of_cell[row])])
                 windows[row] = SliceWindow(counts[None], reference=self._other_cells[row].copy())
                 self._of_cell[row], self._other_cells[row], self._tokens[:, row] = 0, 0, 0
-                self._told.add(row)
+                self._reported.add(row)
         return windows
 
     def clear(self) -> None:
@@ -120,7 +120,7 @@ class FreshCells:
     def state_dict(self) -> dict[str, Any]:
         counted = {"of_cell": self._of_cell, "other_cells": self._other_cells}
         return {name: [pack(part) for part in sparse(counts)] for name, counts in counted.items()} | {
-            "told": sorted(self._told)
+            "told": sorted(self._reported)
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -129,4 +129,4 @@ class FreshCells:
             index, count = (unpack(part) for part in state[name])
             add_sparse(into, (index, count))
         self._tokens[:] = self._of_cell.sum(axis=1), self._other_cells.sum(axis=1)
-        self._told = set(state["told"])
+        self._reported = set(state["told"])

@@ -12,7 +12,7 @@ from tracker_diag.tensors.observation import Observation, add_observations, pack
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.segments import reduced
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.suspicions import suspicions, told_by
+from tracker_diag.tensors.suspicions import shown_by, suspicions
 from tracker_diag.tensors.worst import WorstTokens
 
 
@@ -34,7 +34,7 @@ class Intake:
         self.worst = WorstTokens()
         """Of this rank alone."""
         self._batches = 0
-        self.told_by = ""
+        self.shown_by = ""
         """From what it was taken which tokens come after a tool."""
         self.asked = False
         """Whether `observe` was called since the last `gather`, whatever became of it."""
@@ -77,7 +77,7 @@ class Intake:
         labels = {} if on_host_already and not (first or self.worst.looks) else label(batch, self._names)
         if first:
             self._health.warn(suspicions(tensors, batch, labels))
-            self.told_by = told_by(tensors)
+            self.shown_by = shown_by(tensors)
             self.came(step, seconds)
         add_observations(self._incoming, reduced(batch, self._names, self._batches, self._clip, labels))
         self.worst.observe(batch, labels, self._names)

@@ -22,7 +22,7 @@ from tracker_diag.tensors.observation import (
     pair_of_applied,
     rows_of,
 )
-from tracker_diag.tensors.slices import Names, Told, beginnings, label, rows_given, rows_told
+from tracker_diag.tensors.slices import History, Names, beginnings, label, rows_given, rows_of_history
 
 STEADY = 64
 """Tokens for each segment that a label adds, at least; such a label is looked up by segment, others by token."""
@@ -117,7 +117,7 @@ def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array], list[str]]
         return values[begin]
 
     begins, unknown = (None if values is None else values[begin] for values in flags)
-    rows = rows_told(batch, Told(turns > 0, lambda: late, lambda: turns, begins, unknown), at_segments)
+    rows = rows_of_history(batch, History(turns > 0, lambda: late, lambda: turns, begins, unknown), at_segments)
     return Segments(begin, end, rows["context"].astype(np.int64), sequence.astype(np.int64, copy=False)), rows, steady
 
 

@@ -90,7 +90,7 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     xp = namespace(batch.model_mask)
     tool = batch.tool_output
     # A turn begins with a run of tool tokens; no such run begins a sequence, so none spans two.
-    masks = Told(
+    history = History(
         batch.running_count(tool) > 0,
         lambda: _is_late(batch, tool),
         lambda: batch.running_count(tool & ~before(tool)),
@@ -100,7 +100,7 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     def everywhere(values: Array) -> Array:
         return values
 
-    rows = rows_told(batch, masks, everywhere) | rows_given(batch, names, batch.labels)
+    rows = rows_of_history(batch, history, everywhere) | rows_given(batch, names, batch.labels)
     return {
         dimension: xp.where(batch.model_mask, row, size(dimension)).astype(np.int32, copy=False)
         if xp is np
@@ -110,8 +110,8 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What masks and trajectories tell of some tokens, each (n,)."""
+class History:
+    """What masks and trajectories say of what was before some tokens, each (n,)."""
 
     answered: Array
     """Whether a tool has answered in the sequence before."""
@@ -125,20 +125,20 @@ class Told:
     """Whether nobody knows that; None where all is known."""
 
 
-def rows_told(batch: TokenBatch, masks: Told, picked: Callable[[Array], Array]) -> dict[Dimension, Array]:
-    """By dimension the rows of what `masks` is about, and that `picked` takes from what a batch has (N,) of."""
-    xp, begins, unknown = namespace(masks.answered), masks.begins, masks.unknown
-    resulted = masks.answered if begins is None else masks.answered | begins
+def rows_of_history(batch: TokenBatch, history: History, picked: Callable[[Array], Array]) -> dict[Dimension, Array]:
+    """By dimension the rows of what `history` is about, and that `picked` takes from what a batch has (N,) of."""
+    xp, begins, unknown = namespace(history.answered), history.begins, history.unknown
+    resulted = history.answered if begins is None else history.answered | begins
     after = resulted if batch.after_tool is None else picked(batch.after_tool)
 
     rows: dict[Dimension, Array] = {"context": after * np.int32(1)}
     if batch.after_tool is None:
-        rows["after_tool_k"] = xp.where(resulted, masks.is_late() * np.int32(1), 2)
+        rows["after_tool_k"] = xp.where(resulted, history.is_late() * np.int32(1), 2)
         if unknown is not None:
             rows["context"] = xp.where(unknown & ~resulted, len(CONTEXT), rows["context"])
             rows["after_tool_k"] = xp.where(unknown & ~resulted, size("after_tool_k"), rows["after_tool_k"])
     if batch.after_tool is None and begins is None and unknown is None and "turn" not in batch.labels:
-        rows["turn"] = _counted(batch, masks.turns(), "turn")
+        rows["turn"] = _counted(batch, history.turns(), "turn")
     return rows
 
 

@@ -120,7 +120,7 @@ def _size(mask: Any) -> int:
     return int(mask.sum()) if hasattr(mask, "sum") else int(np.asarray(mask).sum())
 
 
-def told_by(given: Collection[str]) -> str:
+def shown_by(given: Collection[str]) -> str:
     """From which of the tensors that came it is taken which tokens come after a tool."""
     if "after_tool" in given:
         return "as after_tool says"

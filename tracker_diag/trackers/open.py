@@ -42,7 +42,7 @@ FILES: dict[str, Callable[[Path, str, Progress | None], FinishedRun]] = {
 KNOWN = ("trainer_state.json", "metrics.jsonl", "progress.csv", "result.json", "evaluations.npz", "monitor.csv")
 """Files that are looked for in a folder, the first that is there is read."""
 
-BESIDE = {"jsonl": "context.json", "wandb": "files/diag/context.json"}
+CONTEXT_FILES = {"jsonl": "context.json", "wandb": "files/diag/context.json"}
 """Where the diagnostics leave the context record of a run, from the file that is read."""
 
 
@@ -122,9 +122,9 @@ def _read_path(path: Path, source: str, progress: Progress | None) -> FinishedRu
         raise SourceError(f"{source.rstrip(':')}: no such file or folder; runs of trackers begin with {trackers}")
     kind = kind_of(path)
     run = FILES[kind](path, source, progress)
-    if kind in BESIDE:
+    if kind in CONTEXT_FILES:
         with suppress(OSError, UnicodeDecodeError):
-            run = replace(run, context=(path.parent / BESIDE[kind]).read_text(encoding="utf-8"))
+            run = replace(run, context=(path.parent / CONTEXT_FILES[kind]).read_text(encoding="utf-8"))
     return run
 
 

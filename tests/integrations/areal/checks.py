@@ -313,7 +313,7 @@ def test_an_engine_that_says_nothing_of_its_share_costs_the_other_ranks_alone(jo
     trainer = a_trainer(mode="disabled")
     job(trainer, 0, data=(0, 2))
     monitor = without(trainer.actor, name, lambda: tracker_diag_areal.attach(trainer))
-    assert "tokens of other ranks than the first are not seen" in without.told_once(shown)
+    assert "tokens of other ranks than the first are not seen" in without.reported_once(shown)
     trainer.stats_logger.commit(0, 0, 0, one_step(an_actor(), made(rng)))
     trainer.stats_logger.close()
     assert {row[1] for row in monitor.slices_table().rows} >= {"text_only", "post_tool"}

@@ -151,7 +151,7 @@ def test_whatever_is_gone_is_told_once_and_training_goes_on(caplog, monkeypatch,
         monitor = without(at, name, lambda: attach(algorithm, monitor=None if name == "config" else Monitor()))
     algorithm.train()
     algorithm.stop()
-    without.told_once(caplog.messages)
+    without.reported_once(caplog.messages)
     assert monitor.step == 1
     assert monitor.failures == []
     monitor.close()

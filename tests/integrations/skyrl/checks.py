@@ -254,15 +254,15 @@ def test_what_cannot_be_read_is_counted_and_training_goes_on(rng):
 @pytest.mark.parametrize("backend", ["mlflow", "tensorboard", "wandb", "console"])
 def test_findings_reach_what_skyrl_logs_to_or_else_files(places, alerted, underway, backend):
     rng = np.random.default_rng(0)
-    beside = ["trackio"] if backend == "wandb" else []  # SkyRL logs to one tracker, which is never Trackio
-    with underway(*beside):
+    second = ["trackio"] if backend == "wandb" else []  # SkyRL logs to one tracker, which is never Trackio
+    with underway(*second):
         trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run", backend=backend, config=SkyRLTrainConfig()))
         monitor = tracker_diag_skyrl.attach(trainer)
         for step in range(1, 46):
             sync_step(trainer, step, made(rng, post=0.02 if step < 30 else 0.5))
         trainer.tracker.finish()
     assert names_the_tail(monitor)
-    assert alerted("POL001") == {"jsonl" if backend == "console" else backend, *beside, "webhook"}
+    assert alerted("POL001") == {"jsonl" if backend == "console" else backend, *second, "webhook"}
 
 
 class TestWorkers(SketchesLosses):

@@ -312,7 +312,7 @@ def test_whatever_is_gone_is_told_once_and_training_goes_on(slime, caplog, name,
     first = lambda: integration.tis(arguments(), **micro_batch(torch.Generator()))  # noqa: E731
     assert len(without(owner, place, first)) == 3
     assert len(train(slime, arguments(), integration.tis)) == 6
-    without.told_once(caplog.messages)
+    without.reported_once(caplog.messages)
     assert (integration._trainer == [None]) == ("log" in name or name == "initialize")
 
 

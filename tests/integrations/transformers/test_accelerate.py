@@ -109,7 +109,7 @@ def test_whatever_is_gone_of_accelerate_is_told_once_and_the_loop_goes_on(withou
     accelerator.init_trackers("project")
     without(Accelerator, name, lambda: attach(accelerator, monitor=monitor))
     accelerator.log({"loss": 1.0}, step=3)
-    without.told_once(caplog.messages)
+    without.reported_once(caplog.messages)
     assert monitor.step == 3
     accelerator.end_training()
 

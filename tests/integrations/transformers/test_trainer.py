@@ -80,7 +80,7 @@ def test_without_a_place_for_callbacks_it_is_told_once_and_nothing_is_watched(tm
     trainer = make(tmp_path, steps=3)
     monitor = without(trainer, "callback_handler", lambda: attach(trainer))
     assert torch.equal(trained(trainer)[0], plain()[0])
-    without.told_once(caplog.messages)
+    without.reported_once(caplog.messages)
     assert monitor.summary().steps == 0
 
 

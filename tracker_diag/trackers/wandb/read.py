@@ -106,7 +106,7 @@ def _history(run: Any, api: Any, source: str, progress: Progress | None) -> Fini
     if MORE in run.summary:
         for other in api.runs(f"{run.entity}/{run.project}", filters={f"config.{OF}": run.id}):
             for row in other.scan_history():
-                axis.beside(rows, row)
+                axis.put_diagnostics(rows, row)
     axis.note_on(rows)
     return rows.finish(source, dict(flat(run.config, ".")))
 

@@ -56,12 +56,12 @@ def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -
                     config |= _settings(record["config"])
                 case "exit":  # until then another one may come in its place
                     ended = "failed" if record["exit"].get("exit_code") else "finished"
-                    axis.beside(rows, last)  # the diagnostics' last step, if it found no row
+                    axis.put_diagnostics(rows, last)  # the diagnostics' last step, if it found no row
                 case _:
                     pass
         for other in sorted(file.parent.parent.glob(f"*-{run_id}-diag-*/*.wandb")) if run_id else ():
             for record in _records(other, output, None):
-                axis.beside(rows, record.get("history", {}).get("item", {}))
+                axis.put_diagnostics(rows, record.get("history", {}).get("item", {}))
         _note_damage(output, rows)
     axis.note_on(rows)
     return replace(rows.finish(source, config), ended=ended)

@@ -43,7 +43,7 @@ class Axis:
         clock = given.get("_timestamp")
         rows.put_row(step, values, f"step {own}", float(clock) if isinstance(clock, int | float) else None)
 
-    def beside(self, rows: Rows, given: Mapping[str, object]) -> None:
+    def put_diagnostics(self, rows: Rows, given: Mapping[str, object]) -> None:
         """Put one row of the diagnostics' own run into `rows`, with the steps that found no row of the trainer's."""
         step = integer(given.get(f"{PREFIX}step"))
         if step is not None:

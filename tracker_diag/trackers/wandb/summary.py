@@ -145,8 +145,8 @@ class SummaryTracker(Tracker):
             raise self._refused
         if self._own is None:
             address, here = self._address, self._wandb
-            beside = address.get("beside", "")
-            run_id = beside or f"{address['run']}-diag-{time.time_ns() // 1_000_000:x}"
+            replay = address.get("beside", "")
+            run_id = replay or f"{address['run']}-diag-{time.time_ns() // 1_000_000:x}"
             try:
                 self._own = here.init(
                     id=run_id,
@@ -158,7 +158,7 @@ class SummaryTracker(Tracker):
                     mode=address["mode"],
                     job_type="diag",
                     config={OF: address["run"]},
-                    resume="allow" if beside else "never",
+                    resume="allow" if replay else "never",
                     reinit="create_new",
                     settings=here.Settings(console="off", silent=True, x_disable_stats=True, x_disable_meta=True),
                 )
