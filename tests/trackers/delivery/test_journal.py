@@ -185,14 +185,14 @@ def test_what_another_process_did_while_a_journal_was_read_counts(journal, monke
 
     def meanwhile(mine):
         monkeypatch.setattr(Journal, "_read", read)
-        found = read(mine)
+        whole = read(mine)
         other = Journal.taken(journal.path)
         other.given = next(other.entries())[0]
         other.delivered()
         other.append({"i": 2})
         other.close(keep=True)
         assert other.path == journal.path
-        return found
+        return whole
 
     monkeypatch.setattr(Journal, "_read", meanwhile)
     assert rest(Journal.taken(journal.path)) == [{"i": 1}, {"i": 2}]
