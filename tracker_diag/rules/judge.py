@@ -8,6 +8,7 @@ The live monitor, `diagnose`, `watch` and `replay` all use this class, so the sa
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import is_not
 from typing import Any
 
 from tracker_diag.detect.growth import GrowthSettings
@@ -107,6 +108,8 @@ class Judge:
         self.checkpoints: list[int] = []
         """Steps of the checkpoints that are registered."""
         self._incidents: tuple[Incident, ...] | None = None
+        self._basis: tuple[list[Finding], tuple[Incident, ...]] = [], ()
+        """The findings that incidents were last computed of, and these before any was acknowledged."""
         self._severities: dict[Identity, Severity] = {}
         """Of each finding, as it was after the last step that changed any."""
 
@@ -134,8 +137,17 @@ class Judge:
     def incidents(self) -> tuple[Incident, ...]:
         """The incidents of the latest findings; computed once after a step that changed any."""
         if self._incidents is None:
-            self._incidents = quiet(incidents(recent(self.engine.findings)), self._acknowledged)
+            self._incidents = quiet(self._together(recent(self.engine.findings)), self._acknowledged)
         return self._incidents
+
+    def _together(self, findings: Iterable[Finding]) -> tuple[Incident, ...]:
+        """The incidents of `findings`; those of the last call, where the fired ones are the same."""
+        fired = [finding for finding in findings if finding.fired is not None]
+        before, together = self._basis
+        if len(before) != len(fired) or any(map(is_not, before, fired)):
+            together = incidents(fired)
+            self._basis = fired, together
+        return together
 
     def know(self, keys: Iterable[str]) -> None:
         """Map further `keys` of metrics. The algorithm follows from them where nothing else says it."""
@@ -212,7 +224,8 @@ class Judge:
 
     def summary(self, source: str, steps: int, first_step: int | None, last_step: int | None) -> Summary:
         """What the run adds up to so far."""
-        summary = Summary.of_engine(self.engine, source, steps, first_step, last_step)
+        together = self._together(self.engine.findings)
+        summary = Summary.of_engine(self.engine, source, steps, first_step, last_step, together=together)
         return replace(summary, acknowledged=tuple(self._acknowledged), checkpoints=tuple(self.checkpoints))
 
     def restarted(self, settings: GrowthSettings) -> None:

@@ -68,10 +68,18 @@ class Summary:
 
     @classmethod
     def of_engine(
-        cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None
+        cls,
+        engine: Engine,
+        source: str,
+        steps: int,
+        first_step: int | None,
+        last_step: int | None,
+        *,
+        together: tuple[Incident, ...] | None = None,
     ) -> "Summary":
+        """What the rules of `engine` say; `together` are the incidents of its findings, where they are known."""
         findings, blind = tuple(engine.findings), engine.blind()
-        together = incidents(findings)
+        together = incidents(findings) if together is None else together
         with_finding = {finding.rule.id for finding in findings}
         explained = {part: f.rule.id for f in findings if f.fired is not None for part in f.rule.inhibits}
         silent = [rule.id for rule in engine.rules if rule.id not in with_finding and rule.id not in blind]
