@@ -797,8 +797,8 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 21; leave it out, and the diagnostics begin anew"),
-        ({"version": 21}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({}, "state: version None given, expected 22; leave it out, and the diagnostics begin anew"),
+        ({"version": 22}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):

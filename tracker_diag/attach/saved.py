@@ -71,6 +71,7 @@ class Saved:
             return False
         with self._monitor.guard("integration_errors"):
             saved = _state_in(folder, self._rank)
+            self._monitor.guards.saved_in(Path(folder))
             return resume(self._monitor, saved, f"{file_of(folder, self._rank)} is not there")
         return False
 
