@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.attach.kit import resume
-from tracker_diag.health import disabled, private
+from tracker_diag.errors import disabled
+from tracker_diag.health import private
 from tracker_diag.monitor.monitor import Monitor
 
 UNSAVED = "the state of the diagnostics is not in its checkpoints, and a resumed run begins anew"

@@ -184,10 +184,11 @@ def of_state(state: Mapping[str, Any]) -> Checkpoint:
 
 def prove(root: Path) -> Manifest:
     """Read what is at `root`, a file or a folder, and write its manifest."""
-    there = [root] if root.is_file() else sorted(root.rglob("*"))
-    files = [file for file in there if file == root or (file.is_file() and not file.name.startswith(OURS))]
-    if missing := lacking(root, files):
+    below = sorted(path for path in root.rglob("*") if not path.name.startswith(OURS))
+    there = [root] if root.is_file() or (root.is_symlink() and not root.exists()) else below
+    if missing := lacking(root, there):
         raise DiagError(f"checkpoint {root}: {missing}; register it once it is whole")
+    files = [path for path in there if path.is_file()]
     names = [file.name if file == root else file.relative_to(root).as_posix() for file in files]
     manifest = read_manifest(root, names)
     if not any(size for size, _ in manifest.values()):
