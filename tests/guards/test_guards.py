@@ -373,6 +373,24 @@ def test_a_rollback_waits_for_no_disk(tmp_path, monkeypatch):
     assert [at for at, _ in monitor.events] == [step]
 
 
+def test_of_two_that_take_long_to_read_each_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "PATIENCE", 0.0)
+    read, asked = checkpoints.read_manifest, []
+    register = checkpoints.Register()
+    for step in (1, 2):
+        (tmp_path / f"{step}.raw").write_bytes(b"weights")
+        register.register(tmp_path / f"{step}.raw", step, ())
+    wait_until_read(register)
+    (tmp_path / "2.raw").write_bytes(b"damaged")
+    monkeypatch.setattr(checkpoints, "read_manifest", lambda root, names: (
+        asked.append(root.name), time.sleep(0.2), read(root, names))[2])  # fmt: skip
+    end = time.monotonic() + 60
+    while not (found := register.before(9, register.reread))[2]:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert (found[0].step, asked) == (1, ["2.raw", "1.raw"])
+
+
 def test_what_takes_long_to_read_is_waited_for_once(monkeypatch):
     monkeypatch.setattr(checkpoints, "PATIENCE", 0.2)
     reading, before = checkpoints.Reading(), time.monotonic()
