@@ -1,6 +1,7 @@
 """Training continues, whatever happens inside the diagnostics: signals at any point, forks next to other threads."""
 
 import ctypes
+import faulthandler
 import gc
 import os
 import signal
@@ -24,6 +25,13 @@ BATCHES = [example_batch(step) for step in range(8)]
 
 class Of(Exception):  # of the user's program
     """What a signal handler of the user's raises, as one that ends a job in time does."""
+
+
+class Own:  # of the user's program
+    """A logger that keeps nothing."""
+
+    def log(self, data, step=None):
+        pass
 
 
 @pytest.fixture
@@ -140,32 +148,42 @@ def test_what_a_handler_raises_is_not_ours_to_count(alarms):
     assert health.counts == {"interrupted_steps": 1}
 
 
+def actions(libc):
+    """What the system knows of each signal: handler, mask and flags, which are where glibc has them."""
+    held = {number: ctypes.create_string_buffer(256) for number in map(int, signal.valid_signals())}
+    known = {number: place.raw for number, place in held.items() if libc.sigaction(number, None, place) == 0}
+    return {number: (raw[:16], raw[136:140]) for number, raw in known.items()}
+
+
 @pytest.mark.slow
-def test_handlers_that_a_c_library_has_set_stay(alarms):
-    """Python cannot see such a handler, so it must never set another in its place."""
+def test_handlers_that_a_c_library_has_set_stay(alarms, tmp_path):
+    """Python cannot see such a handler, so it must never set another in its place; nor see `siginterrupt`."""
     libc = ctypes.CDLL(None)
     kind = ctypes.CFUNCTYPE(None, ctypes.c_int)
     heard = []
     handler = kind(heard.append)
     libc.signal.restype = ctypes.c_void_p
     libc.signal(signal.SIGUSR1, handler)
-    try:
-        monitor = Monitor([CapturingTracker()])
+    signal.siginterrupt(signal.SIGTERM, False)
+    with (tmp_path / "traces").open("w") as traces:
+        faulthandler.register(signal.SIGUSR2, file=traces, all_threads=False)
+        set_before = actions(libc)
+        monitor = wrap(Own(), also=[JsonlTracker(tmp_path)]).diag
         for step, batch in enumerate(BATCHES):
             monitor.observe(**batch)
             monitor.log({"loss": 1.0}, step)
         os.kill(os.getpid(), signal.SIGUSR1)
+        monitor.close()
         assert heard == [signal.SIGUSR1]
-    finally:
-        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        assert actions(libc) == set_before
+        os.kill(os.getpid(), signal.SIGUSR2)
+        faulthandler.unregister(signal.SIGUSR2)
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    assert "test_handlers_that_a_c_library_has_set_stay" in (tmp_path / "traces").read_text()
 
 
 @pytest.mark.nightly
 def test_a_fork_beside_a_thread_that_logs_does_not_wait(tmp_path):
-    class Own:
-        def log(self, data, step=None):
-            pass
-
     own = Own()
     run = wrap(own, also=[JsonlTracker(tmp_path)])
     stop, begun = threading.Event(), threading.Event()

@@ -12,9 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracker_diag import Monitor, wrap
-from tracker_diag.attach.kit import add_active
-from tracker_diag.attach.saved import Saved
+from tracker_diag import Monitor
 from tracker_diag.rules.loader import catalog
 from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.scrub import without_secrets
@@ -171,24 +169,3 @@ def test_what_before_send_breaks_on_is_not_sent():
     monitor.close()
     assert seen.own == {}
     assert monitor.health["tracker_errors"] > 0
-
-
-def test_the_diagnostics_can_be_turned_off_from_outside(monkeypatch, tmp_path):
-    monkeypatch.setenv("TRACKER_DIAG_DISABLED", "1")
-    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path / "none"))
-    heard = []
-    run = wrap(lambda metrics, step: heard.append((metrics, step)))
-    run.diag.observe(logprobs="no tensor at all")
-    run({"loss": float("nan")}, 0)
-    assert heard == [({"loss": pytest.approx(float("nan"), nan_ok=True)}, 0)]
-    assert not run.diag.decide()
-    assert run.diag.flush(1.0)
-    assert run.diag.close().findings == ()
-    seen = CapturingTracker()
-    with Monitor([seen]) as monitor:
-        monitor.log({"loss": float("nan")}, 0)
-        add_active(monitor, sees={})
-        Saved(monitor).put(tmp_path)
-        assert not Saved(monitor).find(tmp_path)
-    assert (seen.own, seen.summary) == ({}, None)
-    assert list(tmp_path.iterdir()) == []

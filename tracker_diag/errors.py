@@ -11,6 +11,7 @@ Other subclasses of DiagError are handled inside the package and reach no user. 
 StepError is here because `health` counts it.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -87,6 +88,15 @@ def nearest(given: str, known: Collection[str], *, otherwise: bool = False) -> s
     if near and near[0] != given:
         return f"; did you mean {near[0]}?"
     return f", expected one of {', '.join(known)}" if otherwise else ""
+
+
+DISABLED = "TRACKER_DIAG_DISABLED"
+"""Environment variable: 1 turns the diagnostics off, wherever they are attached."""
+
+
+def disabled() -> bool:
+    """Whether the diagnostics are off."""
+    return os.environ.get(DISABLED, "").lower() in {"1", "true", "yes"}
 
 
 def require(module: str, extra: str, *older: str) -> ModuleType:

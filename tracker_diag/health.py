@@ -4,14 +4,17 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ParamSpec, TextIO
 from weakref import WeakSet
 
-from tracker_diag.errors import BatchError, DiagError, StepError, of_a_handler, signal_handlers
+from tracker_diag.errors import BatchError, DiagError, StepError, disabled, of_a_handler, signal_handlers
 from tracker_diag.scrub import without_secrets
+
+P = ParamSpec("P")
 
 _log = logging.getLogger("tracker_diag")
 
@@ -24,22 +27,23 @@ def _starred(record: logging.LogRecord) -> bool:
 _log.addFilter(_starred)
 
 
-def _masked(error: Exception) -> bool:
-    return isinstance(error, BatchError) and error.masked
-
-
 FOLDER = "TRACKER_DIAG_DIR"
 """Environment variable that names the folder for what outlives the process; `.tracker_diag` in the working directory
 by default."""
 
 
-DISABLED = "TRACKER_DIAG_DISABLED"
-"""Environment variable: 1 turns the diagnostics off, wherever they are attached."""
+def bare_if_off(make: Callable[P, None]) -> Callable[P, None]:
+    """`make`, which sets up a monitor; where the diagnostics are off, one without any of its arguments."""
 
+    @wraps(make)
+    def made(*args: P.args, **kwargs: P.kwargs) -> None:
+        called: Any = make
+        if disabled():
+            called(args[0], catalog=False)
+        else:
+            called(*args, **kwargs)
 
-def disabled() -> bool:
-    """Whether the diagnostics are off."""
-    return os.environ.get(DISABLED, "").lower() in {"1", "true", "yes"}
+    return made
 
 
 def folder() -> Path:
@@ -98,7 +102,9 @@ class Health:
         self.failures: list[str] = []
         """The first message of each kind."""
         self.strict = True
-        """Until one observation has gone well, whatever is wrong with one raises."""
+        """Until one observation has gone well, each is looked at as a whole."""
+        self.fresh = True
+        """Before the first observation of a process that has not resumed: what is wrong with its tensors raises."""
         self._handlers: list[object] = []
         """Of signals, when the work of now began."""
         self._process, self._off = os.getpid(), disabled()
@@ -135,7 +141,7 @@ class Health:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue to count where `state` was taken; what holds the counts sees it."""
-        self.strict, self.failures[:] = state["strict"], state["failures"]
+        self.fresh, self.strict, self.failures[:] = False, state["strict"], state["failures"]
         self.counts.clear()
         self.counts.update(state["counts"])
 
@@ -148,17 +154,18 @@ class Health:
     def guard(self, kind: str) -> Generator[None, None, None]:
         """Count what is raised inside, warn of the first of its kind, and continue.
 
-        A first batch's error goes through. So does what a signal handler of the user's raises, Ctrl-C among it: it may
-        cost the step that it comes in, and is counted as `interrupted_steps`.
+        That the first batch's tensors do not fit goes through. So does what a signal handler of the user's raises,
+        Ctrl-C among it: it may cost the step that it comes in, and is counted as `interrupted_steps`.
         """
         with self.turn:
             if self._depth == 0:
                 self._handlers = signal_handlers()
             self._depth += 1
+            observes = kind == "rejected_batches"
             try:
                 yield
             except Exception as error:
-                if kind == "rejected_batches" and self.strict and not _masked(error):
+                if observes and self.fresh and isinstance(error, BatchError) and not error.masked:
                     raise
                 if of_a_handler(error, self._handlers):
                     self._interrupted()
@@ -173,6 +180,7 @@ class Health:
                 raise
             finally:
                 self._depth -= 1
+                self.fresh = self.fresh and not observes
 
     def _interrupted(self) -> None:
         """Count an interrupt once, in the outermost of the guards that it leaves."""

@@ -13,15 +13,18 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ParamSpec, Protocol, TypeAlias
 
-from tracker_diag.errors import DiagError, of_a_handler
+from tracker_diag.errors import DiagError, disabled, of_a_handler
 
 Seen: TypeAlias = Callable[[Any, Mapping[str, Any]], None]
 """What to do after a call: it is given what the function returned and its arguments by name."""
 
 Coming: TypeAlias = Callable[[Mapping[str, Any]], object]
 """What to do before a call: it is given the arguments by name, as they are before the function changes them."""
+
+
+P = ParamSpec("P")
 
 
 class HasGuard(Protocol):
@@ -60,7 +63,9 @@ def all_off(*offs: Callable[[], None]) -> Callable[[], None]:
 
 
 def when_imported(name: str, call: Callable[[Any], object]) -> None:
-    """Have `call` called with the module `name`: now if it is loaded, else right after it is."""
+    """Have `call` called with the module `name`: now if it is loaded, else right after it is; never if we are off."""
+    if disabled():
+        return
     if name in sys.modules:
         call(sys.modules[name])
         return
@@ -109,6 +114,17 @@ class HookError(DiagError):
     """A framework's function is missing or takes other arguments than it did in the versions that were tested."""
 
 
+def _unless_off(put: Callable[P, Callable[[], None]]) -> Callable[P, Callable[[], None]]:
+    """`put`, which puts a hook on, or nothing where the diagnostics are off."""
+
+    @wraps(put)
+    def maybe(*args: P.args, **kwargs: P.kwargs) -> Callable[[], None]:
+        return all_off() if disabled() else put(*args, **kwargs)
+
+    return maybe
+
+
+@_unless_off
 def after(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor: HasGuard) -> Callable[[], None]:
     """Call `seen` after each call of `owner.name`; what the function takes and returns stays as it is.
 
@@ -129,6 +145,7 @@ def after(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor:
     return replace(owner, name, original, _followed(original, signature, seen, monitor))
 
 
+@_unless_off
 def after_each(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor: HasGuard) -> Callable[[], None]:
     """Call `seen` after each call of whatever function `owner.name(name)` gives; otherwise as `after`.
 
@@ -164,6 +181,7 @@ def _followed(
     return call
 
 
+@_unless_off
 def before(owner: Any, name: str, parameters: Sequence[str], coming: Coming, monitor: HasGuard) -> Callable[[], None]:
     """Call `coming` before each call of `owner.name`; otherwise as `after`.
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from tracker_diag import Monitor
 from tracker_diag.attach.resume import leave
+from tracker_diag.errors import disabled
 from tracker_diag.guards.policy import Action
 from tracker_diag.guards.policy import Guarded as Guards
 from tracker_diag.guards.steps import Steps
@@ -105,5 +106,5 @@ def ranks() -> Ranks | None:
     """All processes, if there are several, which decide as one; made on each of them at the same time."""
     import torch.distributed as dist
 
-    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    several = not disabled() and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     return AllReduce() if several else None

@@ -149,8 +149,8 @@ def test_what_is_given_wrongly_raises_nothing_into_training():
 def test_a_path_that_is_overwritten_is_one_checkpoint(tmp_path):
     register = Register()
     for step in range(3):
-        (tmp_path / "last.pt").write_bytes(bytes([step]))
-        register.register(tmp_path / "last.pt", step, ())
+        (tmp_path / "last.raw").write_bytes(bytes([step]))
+        register.register(tmp_path / "last.raw", step, ())
     assert [row[0] for row in register.table().rows] == [2]
     assert register.before(2, register.reread)[0] is None
     assert register.before(3, register.reread)[0].step == 2

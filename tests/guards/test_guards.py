@@ -373,6 +373,24 @@ def test_a_rollback_waits_for_no_disk(tmp_path, monkeypatch):
     assert [at for at, _ in monitor.events] == [step]
 
 
+def test_of_two_that_take_long_to_read_each_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "PATIENCE", 0.0)
+    read, asked = checkpoints.read_manifest, []
+    register = checkpoints.Register()
+    for step in (1, 2):
+        (tmp_path / f"{step}.raw").write_bytes(b"weights")
+        register.register(tmp_path / f"{step}.raw", step, ())
+    wait_until_read(register)
+    (tmp_path / "2.raw").write_bytes(b"damaged")
+    monkeypatch.setattr(checkpoints, "read_manifest", lambda root, names: (
+        asked.append(root.name), time.sleep(0.2), read(root, names))[2])  # fmt: skip
+    end = time.monotonic() + 60
+    while not (found := register.before(9, register.reread))[2]:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert (found[0].step, asked) == (1, ["2.raw", "1.raw"])
+
+
 def test_what_takes_long_to_read_is_waited_for_once(monkeypatch):
     monkeypatch.setattr(checkpoints, "PATIENCE", 0.2)
     reading, before = checkpoints.Reading(), time.monotonic()
@@ -380,12 +398,13 @@ def test_what_takes_long_to_read_is_waited_for_once(monkeypatch):
     assert 0.2 <= time.monotonic() - before < 2.0  # of 4 if each waited
 
 
-def test_limits_outlive_a_rollback_that_takes_the_monitors_state_back(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
-    (tmp_path / "good.bin").write_bytes(b"weights")
+def rolled_back(folder, monkeypatch, places):
+    """Steps of the rollbacks of a run that continues in a new process each time, as it was at step 2."""
+    (folder / "good.bin").write_bytes(b"weights")
 
     def fresh():
-        own = [guard("rollback", most=2, cooldown=3)]
+        monkeypatch.setenv("TRACKER_DIAG_DIR", str(next(places)))
+        own = [guard("rollback", most=2, cooldown=3), guard("stop_update", act=False)]
         monitor = Monitor(rules=[of_metric("ACM004", "loss", above=1.0)], catalog=False, guards=own)
         atexit.unregister(monitor.close)
         return monitor
@@ -394,14 +413,34 @@ def test_limits_outlive_a_rollback_that_takes_the_monitors_state_back(tmp_path, 
     for step in range(30):
         monitor.log({"loss": 2.0 if step >= 4 else 0.5}, step)
         if step == 2:
-            monitor.checkpoint(tmp_path / "good.bin")
+            monitor.checkpoint(folder / "good.bin")
             wait_until_read(monitor.guards.checkpoints)
             state = json.loads(json.dumps(monitor.state_dict()))
         if monitor.decide().rollback_to:
             rollbacks.append(step)
-            monitor = fresh()  # as in a new process
+            monitor = fresh()
             monitor.load_state_dict(state)
-    assert rollbacks == [4, 7]
+    return rollbacks
+
+
+def test_limits_outlive_a_rollback_and_another_node_too(tmp_path, monkeypatch):
+    assert rolled_back(tmp_path, monkeypatch, (tmp_path / str(number) for number in range(99))) == [4, 7]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"guard": 3}', '{"guard": ["two", 1]}'])
+def test_a_guard_whose_limits_cannot_be_read_does_nothing_and_says_so(tmp_path, content):
+    (tmp_path / "good.bin").write_bytes(b"weights")
+    own = [guard("stop_training", cooldown=0)]
+    monitor = Monitor(rules=[of_metric("ACM004", "loss", above=1.0)], catalog=False, guards=own)
+    monitor.checkpoint(tmp_path / "good.bin", 0)
+    limits = tmp_path / f"tracker_diag_guards-{monitor.guards.state_dict()['limits']['run']}.json"
+    limits.write_text(content)
+    monitor.log({"loss": 2.0}, 1)
+    assert not monitor.decide()
+    ((_, event),) = monitor.events
+    assert f"guard stop_training: not done, its limits are not known, {limits} cannot be read" in event
+    assert limits.read_text() == content
+    monitor.close()
 
 
 def test_without_a_fresh_verdict_no_guard_acts(monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 
 import pytest
@@ -10,8 +11,9 @@ from bandit import wait_until_read
 from safetensors.torch import save_file
 
 from tracker_diag.guards.checkpoints import MANIFEST, Register
+from tracker_diag.guards.whole import lacking
 
-TENSORS = {"a": torch.zeros(1000), "b": torch.ones(10, dtype=torch.bfloat16)}
+TENSORS = {"a": torch.arange(1.0, 1001.0), "b": torch.ones(10, dtype=torch.bfloat16)}
 
 
 def zip_of_torch(folder):
@@ -42,6 +44,51 @@ def trainer(folder):
     (folder / "trainer_state.json").write_text('{"global_step": 10}')
 
 
+def fsdp(folder):
+    (folder / "pytorch_model_fsdp_0").mkdir()
+    distributed(folder / "pytorch_model_fsdp_0")
+    torch.save({}, folder / "optimizer.bin")
+
+
+def deepspeed(folder):
+    (folder / "latest").write_text("global_step10\n")
+    (folder / "global_step10").mkdir()
+    torch.save(TENSORS, folder / "global_step10" / "mp_rank_00_model_states.pt")
+
+
+def pickled(folder):
+    (folder / "state.ckpt").write_bytes(pickle.dumps({"a": list(range(100))}))
+
+
+def first(name, size):
+    return lambda folder: os.truncate(folder / name, size)
+
+
+def zeros(name, part):
+    """As a file system leaves it that has made room for what was not written any more."""
+
+    def damage(folder):
+        content = (folder / name).read_bytes()
+        assert part in content
+        (folder / name).write_bytes(content.replace(part, bytes(len(part))))
+
+    return damage
+
+
+def put(name, content=b""):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def link(folder):
+    (folder / "model.pt").rename(folder / "kept.pt")
+    (folder / "model.pt").symlink_to("nowhere.pt")
+
+
+def neither_index_nor_parts(folder):
+    for file in (folder / "pytorch_model_fsdp_0").iterdir():
+        file.unlink()
+
+
 def cut(name, part=0.5):
     def damage(folder):
         os.truncate(folder / name, int((folder / name).stat().st_size * part))
@@ -61,7 +108,7 @@ def only_one_shard(folder):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("layout", "damage", "message"), [
     (zip_of_torch, cut("model.pt"), "a zip file without its end"),
-    (older_torch, cut("model.pt"), r"bytes"),
+    (older_torch, cut("model.pt"), "bytes|is not there as a whole"),
     (older_torch, cut("model.pt", 0.05), r"it ends early"),
     (shards, gone("model-00002-of-00002.safetensors"), "model-00002-of-00002.safetensors is missing"),
     (shards, only_one_shard, "model-00002-of-00002.safetensors is missing, and the other shards name it"),
@@ -71,6 +118,24 @@ def only_one_shard(folder):
     (distributed, gone("__0_0.distcp"), "__0_0.distcp has 0 of"),
     (trainer, cut("optimizer.pt", 0), "optimizer.pt is half written, it is empty"),
     (trainer, cut("trainer_state.json"), "trainer_state.json is half written, it is no JSON"),
+    *((older_torch, first("model.pt", size), "model.pt is half written") for size in (1, 3, 8, 15, 20)),
+    (older_torch, zeros("model.pt", (1000).to_bytes(8, "little")), "model.pt is .*, storage .* is not there as"),
+    (older_torch, cut("model.pt", 0.9999), "model.pt is half written"),
+    *((zip_of_torch, first("model.pt", size), "model.pt is half written") for size in (1, 3, 4, 8)),
+    (zip_of_torch, zeros("model.pt", TENSORS["a"].numpy()[100:300].tobytes()),
+     "model.pt is half written, .*Bad CRC-32 for file 'model/data/0'"),
+    (distributed, cut(".metadata"), "half: .metadata is half written, "),
+    (distributed, put(".metadata", pickle.dumps({})), "half: .metadata names no file"),
+    (fsdp, gone("pytorch_model_fsdp_0/.metadata"), "pytorch_model_fsdp_0: .metadata is missing"),
+    (fsdp, neither_index_nor_parts, "pytorch_model_fsdp_0: .metadata is missing"),
+    *((zip_of_torch, put(f"other{suffix}"), f"other{suffix} is half written, it is empty")
+      for suffix in (".pt", ".pth", ".ckpt", ".bin", ".safetensors")),
+    (zip_of_torch, put("optimizer.pt.tmp", b"x"), "optimizer.pt.tmp is there, which is not yet renamed"),
+    (zip_of_torch, link, "model.pt is a link to nothing"),
+    (zip_of_torch, put("model.pt", bytes(4000)), "model.pt is half written, it does not begin as a file of torch.save"),
+    (pickled, cut("state.ckpt"), "state.ckpt is half written, a pickle without its end"),
+    (deepspeed, put("latest", b"global_step20"), "half: latest names 'global_step20', which is not there"),
+    (deepspeed, put("latest"), "half: latest names '', which is not there"),
     (trainer, gone("trainer_state.json"), "trainer_state.json is missing, and it is written last"),
 ])  # fmt: skip
 def test_what_is_half_written_is_not_registered(tmp_path, layout, damage, message):
@@ -86,6 +151,17 @@ def test_what_is_half_written_is_not_registered(tmp_path, layout, damage, messag
     (error,) = register.errors()
     assert re.search(message, str(error))
     assert register.before(9, register.reread)[0].step == 1
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_zip_that_torch_wrote_without_checksums_is_judged_by_its_sizes(tmp_path, computes):
+    was = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(computes)
+    try:
+        zip_of_torch(tmp_path)
+    finally:
+        torch.serialization.set_crc32_options(was)
+    assert lacking(tmp_path / "model.pt", [tmp_path / "model.pt"]) is None
 
 
 def test_without_its_manifest_a_checkpoint_has_no_proof(tmp_path):

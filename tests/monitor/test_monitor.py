@@ -4,6 +4,7 @@ import logging
 import math
 import threading
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tracker_diag import Monitor
+from tracker_diag.attach.kit import resume
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import BatchError, DiagError, SourceError
@@ -346,27 +348,43 @@ def test_a_micro_batch_without_a_model_token_raises_nowhere(rng, make_batch, cap
     assert "others have some" in caplog.text
     again = Monitor()
     again.observe(**good | nothing)
-    with pytest.raises(BatchError, match="logprobs: dtype"):  # the first that has tokens is looked at as ever
-        again.observe(**good | {"logprobs": np.zeros((64, 24), int)})
+    again.observe(**good | {"logprobs": np.zeros((64, 24), int)})  # the first that has tokens is looked at as ever
+    assert again.failures[0].startswith("rejected_batches: BatchError: model_mask")
+    assert +again.health == {"rejected_batches": 2}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", FIRST_CALL)
-def test_bad_input_raises_on_the_first_call_and_is_counted_afterwards(case, rng, make_batch, caplog):
+@pytest.mark.parametrize("with_a_good_one", [False, True])
+def test_bad_input_raises_on_the_first_call_and_is_counted_afterwards(case, with_a_good_one, rng, make_batch, caplog):
     changed, message = FIRST_CALL[case]
     good = make_batch(rng)
     monitor = Monitor()
-    for _ in range(2):
-        with pytest.raises(BatchError, match=message):
-            monitor.observe(**good | changed)
-    monitor.observe(**good)
+    monitor.log({"reward": 0.5}, 0)
+    with pytest.raises(BatchError, match=message):
+        monitor.observe(**good | changed)
+    if with_a_good_one:
+        monitor.observe(**good)
     with caplog.at_level(logging.WARNING, "tracker_diag"):
         for _ in range(3):
             monitor.observe(**good | changed)
-    monitor.log({}, 0)
+    monitor.log({}, 1)
     assert monitor.health["rejected_batches"] == 3
     assert len(caplog.records) == 1
     assert message in monitor.failures[0]
+
+
+@pytest.mark.parametrize("adopts", [Monitor.load_state_dict, partial(resume, missing="")])
+@pytest.mark.parametrize("seen", [(), ("reward",), ("reward", "tensors")])
+def test_after_a_resume_nothing_raises(adopts, seen, rng, make_batch):
+    old, new, good = Monitor(), Monitor(), make_batch(rng)
+    if "tensors" in seen:
+        old.observe(**good)
+    if seen:
+        old.log({"reward": 0.5}, 0)
+    adopts(new, json.loads(json.dumps(old.state_dict())))
+    new.observe(**good | FIRST_CALL["shape"][0])
+    assert new.health["rejected_batches"] == 1
 
 
 @pytest.mark.slow
@@ -797,8 +815,8 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 21; leave it out, and the diagnostics begin anew"),
-        ({"version": 21}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({}, "state: version None given, expected 22; leave it out, and the diagnostics begin anew"),
+        ({"version": 22}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):

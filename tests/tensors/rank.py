@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 
 from tracker_diag import Guard, Monitor, Rule
+from tracker_diag.guards import checkpoints
+from tracker_diag.guards.checkpoints import read_manifest
 from tracker_diag.tensors.ranks import AllReduce
 from tracker_diag.tensors.store import ThroughStore
 from tracker_diag.testing import CapturingTracker
@@ -164,6 +166,43 @@ def decide_all_reduce(rank, world, port, folder):
     alone = monitor.decide()
     monitor.close()
     return _decided(monitor, decisions, alone)
+
+
+def slow_reader(rank, world, port, folder):
+    """Rank 1 takes longer to read a checkpoint than anybody waits for it."""
+    return reading(rank, world, port, folder, lambda root, names: (time.sleep(5), read_manifest(root, names))[1])
+
+
+def blind_reader(rank, world, port, folder):
+    """Rank 1 alone cannot read the second checkpoint."""
+
+    def read(root, names):
+        if root.name == "saved1":
+            raise OSError("no way to it from here")
+        return read_manifest(root, names)
+
+    return reading(rank, world, port, folder, read)
+
+
+def reading(rank, world, port, folder, read):
+    begin(rank, world, port)
+    monitor, found, waited = guarded(AllReduce()), [], []
+    checkpoints.PATIENCE = 2.0
+    if rank == 1:
+        checkpoints.read_manifest = read
+    for step in range(90):
+        monitor.log({"loss": 2.0 if step >= 3 else 0.5} if rank == 0 else {}, step)
+        begun = time.monotonic()
+        decision = monitor.decide()
+        waited.append(time.monotonic() - begun)
+        found.append([decision.stop, decision.lr_factor, decision.rollback_to and decision.rollback_to.step])
+        if step < 2 and rank == 0:
+            (saved := folder / f"saved{step}").write_text("weights")
+            monitor.checkpoint(saved, step)
+            monitor.guards.checkpoints._underway[step].result(60)
+        time.sleep(0.1)
+    monitor.close()
+    return _decided(monitor, found, None) | {"waited": waited}
 
 
 def decide_through_store(rank, world, port, folder):

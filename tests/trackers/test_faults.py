@@ -346,6 +346,37 @@ def test_a_run_is_watched_whose_server_is_down_at_the_first_steps(proxy, impatie
     assert {3, 4, 5} <= {point.step for point in steps}
 
 
+@pytest.mark.usefixtures("journals")
+def test_a_run_is_wrapped_whose_server_is_down_at_the_first_steps(proxy, impatient, rng, make_batch):
+    import mlflow
+
+    client = mlflow.MlflowClient(proxy.address)
+    run_id = client.create_run("0").info.run_id
+    proxy.status, proxy.down = 502, True
+    run = td.wrap(client, run_id=run_id)
+    for step in range(6):
+        proxy.down = step < 3
+        run.diag.observe(**make_batch(rng))
+        with contextlib.suppress(mlflow.MlflowException):  # your own call, which fails without us too
+            run.log_metric(run_id, "loss", 1.0, step=step)
+    run.diag.close()
+    of_ours = client.get_metric_history(run_id, "diag/policy/text_only/p95")
+    assert {3, 4, 5} <= {point.step for point in of_ours}
+
+
+@pytest.mark.usefixtures("journals", "impatient")
+def test_flush_waits_no_longer_than_it_is_allowed_to_for_a_server_that_is_down(behind, proxy):
+    monitor = a_monitor(behind, behind.create_run("0").info.run_id)
+    proxy.down = True
+    train(monitor, range(3))
+    before = time.monotonic()
+    assert not monitor.flush(0.5)
+    assert 0.5 <= time.monotonic() - before < 10
+    proxy.down = False
+    assert monitor.flush(60)
+    monitor.close()
+
+
 def test_a_password_in_the_address_is_written_nowhere(proxy, journals, impatient, caplog, capsys):
     import mlflow
 

@@ -16,9 +16,8 @@ from typing import Any
 
 from rich.text import Text
 
-from tracker_diag.errors import DiagError, require
+from tracker_diag.errors import DiagError, disabled, require
 from tracker_diag.guards.policy import Guarded
-from tracker_diag.health import disabled
 from tracker_diag.hooks import HookError
 from tracker_diag.metrics.series import CONTEXT, DIMENSIONS, PAIRS, Pair
 from tracker_diag.monitor.monitor import Monitor
@@ -84,6 +83,8 @@ def add_active(
     Returns:
         Whether there is any run.
     """
+    if disabled():
+        return False
     before, runs = monitor.trackers, False
     with monitor.guard("integration_errors"):
         for tracker in (*filter(None, map(_written_by, writers)), *active_trackers()):
@@ -96,7 +97,7 @@ def add_active(
             for people in from_environment(names[0] if names else None):
                 monitor.add_tracker(people)
     with monitor.guard("integration_errors"):
-        if not (runs or wait or disabled() or any(tracker.page for tracker in monitor.trackers)):
+        if not (runs or wait or any(tracker.page for tracker in monitor.trackers)):
             monitor.add_tracker(JsonlTracker(unused_folder()))
         if new := [tracker for tracker in monitor.trackers if tracker not in before and tracker.page]:
             looks_for: dict[Pair, str] = {
@@ -134,7 +135,7 @@ def resume(monitor: Monitor, saved: Any, missing: str) -> bool:
     A monitor that has seen steps already does not change. If the state is damaged or None, the monitor begins anew. It
     reports this in the log and in the run; for None the report is `missing`.
     """
-    if monitor.step is not None:
+    if monitor.step is not None or disabled():
         return False
     if saved is None:
         _begins_anew(monitor, missing)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.attach.kit import resume
-from tracker_diag.health import disabled, private
+from tracker_diag.errors import disabled
+from tracker_diag.health import private
 from tracker_diag.monitor.monitor import Monitor
 
 UNSAVED = "the state of the diagnostics is not in its checkpoints, and a resumed run begins anew"
@@ -71,6 +72,7 @@ class Saved:
             return False
         with self._monitor.guard("integration_errors"):
             saved = _state_in(folder, self._rank)
+            self._monitor.guards.saved_in(Path(folder))
             return resume(self._monitor, saved, f"{file_of(folder, self._rank)} is not there")
         return False
 

@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tracker_diag.attach.wrap import Baseline, Key, Settings, begin, key_of, read_baseline
-from tracker_diag.health import Health, disabled
+from tracker_diag.errors import disabled
+from tracker_diag.health import Health
 from tracker_diag.hooks import when_imported
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.tensors.batch import Tensors
@@ -23,13 +24,13 @@ class Watch:
     """Has a monitor for each run that is underway, and gives all of them the tensors that it is given."""
 
     def __init__(self, settings: Settings, baseline: Baseline) -> None:
-        self._settings, self._baseline = settings, read_baseline(baseline)
+        self._on, self._warned = not disabled(), disabled()
+        self._settings, self._baseline = settings, read_baseline(baseline) if self._on else ()
         self._state = Health()
         self._open: list[Monitor] = []
         self._hooks: list[Callable[[], None]] = []
-        self._on, self._warned = not disabled(), disabled()
         self._seen: set[Key] = set()
-        self._kinds = watchable()
+        self._kinds = watchable() if self._on else ()
         for kind in self._kinds:
             when_imported(kind.library, partial(self._arrived, kind))
         self._look()
@@ -69,7 +70,7 @@ class Watch:
 
     def _look(self) -> None:
         """Attach to the runs that are underway."""
-        for tracker in active_trackers():
+        for tracker in active_trackers() if self._on else ():
             self._begun(tracker)
 
     def _begun(self, tracker: Tracker) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from tracker_diag.attach.kit import unless_changed
 from tracker_diag.attach.mailbox import MAILBOX, Post, messages, opened
-from tracker_diag.errors import BatchError
+from tracker_diag.errors import BatchError, disabled
 from tracker_diag.health import Health
 from tracker_diag.hooks import Unlocked, when_imported
 from tracker_diag.metrics.series import Pair, Rank
@@ -269,7 +269,7 @@ class Workers:
     def open(self) -> "Workers":
         """Make the mailbox of this Ray job, if it is one, or take it over; a thread reads it."""
         with self._monitor.guard("rank_errors"):
-            if (mailbox := opened()) is not None:
+            if not disabled() and (mailbox := opened()) is not None:
                 threading.Thread(target=self._read, args=(mailbox,), name=MAILBOX, daemon=True).start()
         return self
 

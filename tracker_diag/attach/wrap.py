@@ -1,16 +1,15 @@
 """wrap: the tracker that you use already, with `.diag` added and every call of yours left as it is."""
 
 from collections.abc import Mapping, Sequence
-from inspect import getattr_static
+from inspect import getattr_static, isroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
 
 from rich.text import Text
 
 from tracker_diag.attach.kit import dotted
 from tracker_diag.detect.growth import GrowthSettings
-from tracker_diag.errors import DiagError
+from tracker_diag.errors import DiagError, disabled
 from tracker_diag.guards.policy import Guarded
-from tracker_diag.health import disabled
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.report.console import announce, unbroken
@@ -92,6 +91,8 @@ def wrap(
         DiagError: if `target` is none of these, has no run underway, takes no attribute, or has a `diag` of its own.
             Also if a run of `baseline` cannot be read, or has nothing to judge by.
     """
+    if disabled():
+        return _unwatched(target)
     given = {"run_id": run_id, "also": also, "config": config, "baseline": baseline, **settings}
     earlier = read_baseline(baseline)
     place = _place_of(target, run_id)
@@ -106,6 +107,26 @@ def wrap(
     elif names := [name for name, value in given.items() if value and name != "run_id"]:
         raise DiagError(f"target: wrapped already, and {', '.join(names)} given; give all to the first wrap")
     return _with_diag(target, monitor, function=place.function)
+
+
+class _Unwatched:
+    """A target that takes no `diag`, with one that does nothing."""
+
+    def __init__(self, target: Any) -> None:
+        self._target, self.diag = target, Monitor()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._target(*args, **kwargs)
+
+
+def _unwatched(target: Any) -> Any:
+    """`target` as it is, with a `diag` that does nothing; nothing of it is asked for."""
+    attributes: Any = getattr(target, "__dict__", None)
+    takes = isinstance(attributes, dict) and not isroutine(target)
+    return target if takes and isinstance(attributes.setdefault("diag", Monitor()), Monitor) else _Unwatched(target)
 
 
 _underway: dict[Key, Monitor] = {}
@@ -134,8 +155,6 @@ def begin(
     key = key_of(tracker)
     if key in _underway:
         return _underway[key]
-    if disabled():
-        return Monitor(**settings)
     people = from_environment(asked(tracker, "address", Address()).get("run"))
     nothing: Config = {}
     known = dotted(asked(tracker, "config", nothing)) | dotted(config or nothing)

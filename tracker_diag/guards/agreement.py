@@ -31,6 +31,8 @@ class Agreement:
         """On the first rank, what is to be asked next."""
         self._heard: Sequence[Mapping[str, Any]] = ()
         """What each rank said at the last step."""
+        self._refused: dict[str, str] = {}
+        """By digest, what a rank has said against a checkpoint, while the first one looks for another."""
 
     @property
     def possible(self) -> bool:
@@ -39,12 +41,13 @@ class Agreement:
 
     def others(self, checkpoint: Checkpoint) -> str | None:
         """What other ranks say is wrong with it, as a `Check`."""
-        self._wanted = checkpoint
         problems = [vote["problem"] for vote in self._heard[1:] if vote["digest"] == checkpoint.digest]
-        problem = next((f"rank {rank}: {text}" for rank, text in enumerate(problems, 1) if text), "")
-        if problem or not self._heard[1:]:
-            return problem or None
-        return None if len(problems) < len(self._heard) - 1 or None in problems else ""
+        if problem := next((f"rank {rank}: {text}" for rank, text in enumerate(problems, 1) if text), ""):
+            self._refused[checkpoint.digest] = problem
+        if checkpoint.digest in self._refused:
+            return self._refused[checkpoint.digest]
+        self._wanted = checkpoint
+        return None if not problems or len(problems) < len(self._heard) - 1 or None in problems else ""
 
     def reach(self, step: int, proposal: Mapping[str, Any] | None, *, acts: bool) -> Mapping[str, Any] | None:
         """What is done at `step` by all ranks; None where they do not agree.
@@ -68,6 +71,9 @@ class Agreement:
         if self._heard:
             first = self._heard[0]
             self._asked = of_state(first["asks"]) if first["asks"] else None
+            if self._asked is None:
+                self._refused.clear()
+                self._register.forget()
             if not first["acts"]:
                 agreed: Mapping[str, Any] | None = first["proposal"]
                 return agreed

@@ -77,8 +77,8 @@ class Register:
         self._kept: dict[int, Checkpoint] = {}
         """Those without a digest are being read for the first time."""
         self._underway: dict[int, Reading[Manifest]] = {}
-        self._check: tuple[Checkpoint, Reading[None]] | None = None
-        """The one that is being read again."""
+        self._again: dict[Checkpoint, Reading[None]] = {}
+        """Those that were read again, or are being read, for the decision that is underway."""
         self._failed: list[Exception] = []
         self.changed = False
         """Whether there is news for the table."""
@@ -115,7 +115,7 @@ class Register:
             The checkpoint, what is wrong with later ones, and whether that is certain: files may still be read.
         """
         self._take_in(waits=bool(checks))
-        wrong: list[str] = []
+        wrong, whole = list[str](), None
         for at, checkpoint in sorted(self._kept.items(), reverse=True):
             if not checkpoint.clean or at >= onset:
                 continue
@@ -125,17 +125,22 @@ class Register:
             problem = glance(checkpoint) or next((result for result in results if result), "")
             if not problem and None in results:
                 return None, wrong, False
-            self._check = None
             if not problem:
-                return checkpoint, wrong, True
+                whole = checkpoint
+                break
             wrong.append(f"that of step {at}: {problem}")
-        return None, wrong, True
+        self.forget()
+        return whole, wrong, True
+
+    def forget(self) -> None:
+        """A decision is made: for the next one all is read anew."""
+        self._again.clear()
 
     def reread(self, checkpoint: Checkpoint) -> str | None:
         """What is wrong with the contents of its files, as a `Check`; they are read once for each decision."""
-        if self._check is None or self._check[0] != checkpoint:
-            self._check = checkpoint, _in_background(partial(_same, checkpoint))
-        check = self._check[1]
+        if checkpoint not in self._again:
+            self._again[checkpoint] = _in_background(partial(_same, checkpoint))
+        check = self._again[checkpoint]
         if not check.is_done():
             return None
         return "" if check.exception() is None else str(check.exception())
@@ -161,7 +166,7 @@ class Register:
 
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
         self._kept = {saved["step"]: of_state(saved) for saved in state}
-        self._underway, self._check, self.changed = {}, None, bool(self._kept)
+        self._underway, self._again, self.changed = {}, {}, bool(self._kept)
 
     def _take_in(self, *, waits: bool = False) -> None:
         """Take in what has been read by now, or within `seconds`."""
@@ -184,10 +189,11 @@ def of_state(state: Mapping[str, Any]) -> Checkpoint:
 
 def prove(root: Path) -> Manifest:
     """Read what is at `root`, a file or a folder, and write its manifest."""
-    there = [root] if root.is_file() else sorted(root.rglob("*"))
-    files = [file for file in there if file == root or (file.is_file() and not file.name.startswith(OURS))]
-    if missing := lacking(root, files):
+    below = sorted(path for path in root.rglob("*") if not path.name.startswith(OURS))
+    there = [root] if root.is_file() or (root.is_symlink() and not root.exists()) else below
+    if missing := lacking(root, there):
         raise DiagError(f"checkpoint {root}: {missing}; register it once it is whole")
+    files = [path for path in there if path.is_file()]
     names = [file.name if file == root else file.relative_to(root).as_posix() for file in files]
     manifest = read_manifest(root, names)
     if not any(size for size, _ in manifest.values()):

@@ -145,10 +145,15 @@ class Guards:
     def checkpoint(self, path: Path, step: int, run: HasFindings) -> None:
         """Register the checkpoint at `path`, of `step`; on the rank that decides alone."""
         if self._leads:
+            self.saved_in(path)
             loud = [incident for incident in self._incidents(run) if LOUD.holds(incident)]
             self.checkpoints.register(path, step, [incident.id for incident in loud])
             for incident in loud:  # it may be of an earlier step
                 self.checkpoints.taint(incident.onset, incident.id)
+
+    def saved_in(self, path: Path) -> None:
+        """A checkpoint is at `path`: what outlives a rollback is kept next to it."""
+        self._limits.places.add(str(path.absolute().parent))
 
     def tables(self) -> tuple[Table, ...]:
         """The register, where there is news of it."""
@@ -161,21 +166,18 @@ class Guards:
     def state_dict(self) -> dict[str, Any]:
         """Limits, what has been dealt with, and the register, in JSON values."""
         checkpoints = self.checkpoints.state_dict()
-        return {"accounts": self._accounts(), "checkpoints": checkpoints, "run": self._limits.run}
+        return {"accounts": self._accounts(), "checkpoints": checkpoints, "limits": self._limits.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken; guards that are new since then begin anew.
 
         How often a guard has acted is never taken back: the state may be that of a checkpoint it went back to.
         """
-        counted = {key: (memory.times, memory.last) for key, memory in self._acting()}
+        counted = [(memory.times, memory.last) for memory in self._memories]
         self._load(state["accounts"])
-        self._limits.run = state["run"]
-        kept = self._limits.kept()
-        for key, memory in self._acting():
-            for times, last in (counted[key], kept.get(key, (0, None))):
-                memory.times = max(memory.times, times)
-                memory.last = last if memory.last is None else max(memory.last, last or 0)
+        self._limits.load_state_dict(state["limits"])
+        for (_, memory), counts in zip(self._each(), counted, strict=True):
+            memory.raise_to(*counts)
         self.checkpoints.load_state_dict(state["checkpoints"])
         self._seen = []
 
@@ -270,6 +272,9 @@ class Guards:
             undone: why it cannot be done, if it cannot: the incident is dealt with all the same, and nothing counted.
         """
         due = self._due(guard, memory, step, firing)
+        if due and guard.act and (unread := self._limits.recall(self._acting())):
+            undone = undone or f"its limits are not known, {unread}"
+        due = self._due(guard, memory, step, due)  # which may have acted before a rollback
         if not due:
             return None
         value: Value = None

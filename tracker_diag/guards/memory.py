@@ -1,15 +1,16 @@
 """What a guard remembers: which incidents it has dealt with, how often it has acted, and what it holds on to.
 
-How often it has acted is in a file too, so that no rollback takes it back.
+How often it has acted is in files too, so that no rollback takes it back.
 """
 
 import json
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tracker_diag.guards.checkpoints import OURS
 from tracker_diag.health import Health, folder, private
 from tracker_diag.rules.findings import Identity, identity
 from tracker_diag.rules.incidents import SEVERITIES, Incident
@@ -54,6 +55,11 @@ class Memory:
             if (then := self.met(incident)) is not None:
                 self.meet(incident, then)
 
+    def raise_to(self, times: int, last: int | None) -> None:
+        """It has acted so often and at this step `last`, or more often and later."""
+        self.times = max(self.times, times)
+        self.last = max((step for step in (self.last, last) if step is not None), default=None)
+
     def state_dict(self) -> dict[str, Any]:
         known = [[*name, severity] for name, severity in self.known.items()]
         return {"times": self.times, "last": self.last, "since": self.since, "value": self.value, "known": known}
@@ -70,27 +76,46 @@ Counts: TypeAlias = Mapping[str, tuple[int, int | None]]
 
 
 class Limits:
-    """Of one run and of those that are resumed from its states; written where a guard acts, which is seldom."""
+    """Of one run and of those that are resumed from its states: counts in files, which no rollback takes back.
+
+    They are in the parent folder of each checkpoint, which a launcher finds on any node, and in TRACKER_DIAG_DIR.
+    """
 
     def __init__(self) -> None:
         self.run = uuid.uuid4().hex[:12]
         """Names the run; it is in its states."""
+        self.places: set[str] = set()
+        """The parent folders of its checkpoints."""
 
     @property
-    def file(self) -> Path:
-        return folder() / f"guards-{self.run}.json"
+    def _files(self) -> list[Path]:
+        return [place / f"{OURS}guards-{self.run}.json" for place in (folder(), *map(Path, sorted(self.places)))]
 
     def keep(self, counts: Counts, health: Health) -> None:
         """Write `counts`; a disk that does not take them is counted."""
-        try:
-            private(self.file, json.dumps(counts))
-        except OSError as error:
-            health.record("spool_errors", error)
+        own, *others = self._files
+        for file in (own, *(file for file in others if file.parent.is_dir())):  # it may be one of another node
+            with health.guard("spool_errors"):
+                private(file, json.dumps(counts))
 
-    def kept(self) -> dict[str, tuple[int, int | None]]:
-        """What was written last; nothing where no guard has acted, or the file cannot be read."""
-        try:
-            counts: dict[str, list[int | None]] = json.loads(self.file.read_text(encoding="utf-8"))
-            return {guard: (int(times or 0), last) for guard, (times, last) in counts.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
-            return {}
+    def recall(self, memories: Iterable[tuple[str, Memory]]) -> str:
+        """Raise the counts of `memories`, by guard, to those in the files; which file cannot be read, if any."""
+        for file in self._files:
+            try:
+                kept = json.loads(file.read_text(encoding="utf-8"))
+                counts = {guard: (int(times), int(last)) for guard, (times, last) in kept.items() if times}
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, TypeError, AttributeError) as error:
+                return f"{file} cannot be read: {error!r}"
+            for guard, memory in memories:
+                memory.raise_to(*counts.get(guard, (0, None)))
+        return ""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"run": self.run, "places": sorted(self.places)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Of the run that `state` is of; a folder that is known stays known."""
+        self.run = state["run"]
+        self.places |= {*state["places"]}

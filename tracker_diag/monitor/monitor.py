@@ -3,8 +3,8 @@
     observe:  tensors → TokenBatch → slices → sketch and sums of each ratio pair
     log:      → `Run`: windows → statistics → Judge → findings and notices → guards → trackers
 
-After the first batch nothing here raises into training. A failure is counted in `diag/health/*`, warned of once, and
-kept in `Monitor.failures`.
+After the first `observe` nothing here raises into training. A failure is counted in `diag/health/*`, warned of once,
+and kept in `Monitor.failures`.
 """
 
 import atexit
@@ -18,7 +18,7 @@ import tracker_diag.report.notebook  # noqa: F401  # pyright: ignore[reportUnuse
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import DiagError, restoring
 from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards
-from tracker_diag.health import Health
+from tracker_diag.health import Health, bare_if_off
 from tracker_diag.metrics.registry import Algorithm, training
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.monitor import readout
@@ -44,7 +44,7 @@ from tracker_diag.trackers.tracker import Tracker
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 21
+STATE_VERSION = 22
 
 
 class Monitor(AbstractContextManager["Monitor"]):
@@ -73,6 +73,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         before_send: called with each entry that is to leave for a tracker; gives what is sent, or None for nothing.
     """
 
+    @bare_if_off
     def __init__(
         self,
         trackers: Sequence[Tracker] = (),
@@ -110,19 +111,9 @@ class Monitor(AbstractContextManager["Monitor"]):
         )
         self.guards = Guards(guards, [rule.id for rule in in_use], self._state, ranks)
         self._run = Run(
-            judge,
-            self.guards,
-            self._out,
-            self._state,
-            settings=self._settings,
-            window=window,
-            clip=clip,
-            ranks=ranks,
-            essential_tools=essential_tools,
-            texts=texts,
-            decode=decode,
-            source=source,
-        )
+            judge, self.guards, self._out, self._state, settings=self._settings, window=window, clip=clip, ranks=ranks,
+            essential_tools=essential_tools, texts=texts, decode=decode, source=source,
+        )  # fmt: skip
         self.silence, self.events = self._run.silence, self._run.history.events
         """`events`: what was done on purpose, by step: new baselines, and what guards have said."""
         self.on_sync: Callable[[], object] | None = None
@@ -214,7 +205,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         Raises:
             DiagError: another `mismatch`.
         """
-        if mismatch not in (None, "zero"):
+        if mismatch not in (None, "zero") and not self._state.elsewhere():
             raise DiagError(f"mismatch: {mismatch!r} given, expected 'zero', or nothing where it need not be 0")
         if mismatch:
             self._promised["expect.mismatch"] = mismatch
@@ -237,7 +228,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
         Raises:
             BatchError: on the first call, if the tensors do not fit together.
-                From then on such a batch is counted in `diag/health/rejected_batches` instead.
+                Later, and after a resume, such a batch is counted in `diag/health/rejected_batches` instead.
         """
         if not self._over():
             with self.guard("rejected_batches"):
@@ -312,7 +303,10 @@ class Monitor(AbstractContextManager["Monitor"]):
         return decision
 
     def checkpoint(self, path: str | PathLike[str], step: int | None = None) -> None:
-        """Register a complete checkpoint, a file or a folder, for `rollback`; of this step by default."""
+        """Register a complete checkpoint, a file or a folder, for `rollback`; of this step by default.
+
+        Call it right after the save: of a layout that we do not know, the manifest is written by your word.
+        """
         if not self._over():
             with self.guard("checkpoint_errors"):
                 at = step_of(step) if step is not None else self.step or 0
@@ -371,9 +365,10 @@ class Monitor(AbstractContextManager["Monitor"]):
         Raises:
             SourceError: `state` is of another version, or is damaged. Make a new monitor then.
         """
-        with restoring(state, STATE_VERSION):
-            self.expect(state.get("rows"))  # it continues as it began
-            self._run.load_state_dict(state)
+        if not self._state.elsewhere():
+            with restoring(state, STATE_VERSION):
+                self.expect(state.get("rows"))  # it continues as it began
+                self._run.load_state_dict(state)
 
     def __exit__(self, *raised: object) -> None:
         self.close()

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from tracker_diag.errors import BatchError
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.arrival import on_host
@@ -63,22 +62,15 @@ class Intake:
             BatchError: the tensors do not fit together; in the first batch also, if they hold NaN or inf.
         """
         self._batches += 1
-        if not self._health.strict:  # one that is rejected counts too, as the other ranks wait for it
-            self.came(step, seconds)
+        self.came(step, seconds)  # one that is rejected counts too, as the other ranks wait for it
         tensors = cast("Tensors", {name: value for name, value in tensors.items() if value is not None})
-        try:
-            batch = TokenBatch.validated(check=self._health.strict, **tensors)
-        except BatchError as error:
-            if error.masked:
-                self.came(step, seconds)
-            raise
+        batch = TokenBatch.validated(check=self._health.strict, **tensors)
         first, on_host_already = self._health.strict, not batch.is_on_device
         # Of a batch on the host labels of all tokens are made for what needs them alone.
         labels = {} if on_host_already and not (first or self.worst.looks) else label(batch, self._names)
         if first:
             self._health.warn(suspicions(tensors, batch, labels))
             self.shown_by = shown_by(tensors)
-            self.came(step, seconds)
         add_observations(self._incoming, reduced(batch, self._names, self._batches, self._clip, labels))
         self.worst.observe(batch, labels, self._names)
 
