@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from html import escape
 from string import ascii_letters, digits
@@ -57,7 +57,7 @@ ADDRESS = re.compile(
     r"(//)(?=[^@]{1,600}@)(?!\d+[/\s])[^\s:/@\"'<>]*:(?!\d+(?:[/\s?#,;\"')]|$))"
     r"(?:[^\s\"'<>]| (?=[^\s\"'<>/]{0,200}@)){0,500}@"
 )
-PASSWORD = re.compile(r"//[^\s:/@\"'<>]*:([^\s\"'<>/@]+)@")
+PASSWORD = re.compile(r"//[^\s:/@\"'<>]*:([^\s\"'<>/]+)@")
 USER = re.compile(r"(//)[^\s:/@\"'<>?#]+@")
 KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 TOKEN = re.compile(
@@ -75,55 +75,41 @@ PATHS = ("/hooks/", "/hook/", "/webhooks/", "/webhook/", "/integration/")
 """As in hooks on a server of one's own."""
 
 
-def _any(words: Iterable[str]) -> str:
-    return "|".join(map(re.escape, words))
-
-
-def _form(beginnings: Iterable[str], pattern: str, stars: str) -> tuple[tuple[bytes, ...], re.Pattern[str], str]:
-    return tuple(word.lower().encode() for word in beginnings), re.compile(pattern), stars
-
-
-FORMS = (
-    _form(HOOKS, rf"(?i:({_any(HOOKS)}))[^\s\"'<>]+", rf"\1{STARS}"),
-    _form(PATHS, rf"(?i:({_any(PATHS)}))(?=[^\s/]*\d)[\w-]{{16,}}(?![\w.])[^\s\"'<>]*", rf"\1{STARS}"),
-    _form(
-        "?&", r"([?&](?:amp;)?(?:key|code|hmac|sig)=)(?=[^\s&]*\d)(?=[^\s&]*[A-Za-z])[^\s&\"'<>#]{6,}", rf"\1{STARS}"
-    ),
-    _form(
-        ("-u", "--user", "--proxy-user"),
+_HOOKS, _PATHS = ("|".join(map(re.escape, words)) for words in (HOOKS, PATHS))
+FORMS: tuple[tuple[Sequence[str], re.Pattern[str], str], ...] = (
+    (HOOKS, re.compile(rf"(?i:({_HOOKS}))[^\s\"'<>]+"), rf"\1{STARS}"),
+    (PATHS, re.compile(rf"(?i:({_PATHS}))(?=[^\s/]*\d)[\w-]{{16,}}(?![\w.])[^\s\"'<>]*"), rf"\1{STARS}"),
+    ("?&", re.compile(
+        r"([?&](?:amp;)?(?:key|code|hmac|sig)=)(?=[^\s&]*\d)(?=[^\s&]*[A-Za-z])[^\s&\"'<>#]{6,}"
+    ), rf"\1{STARS}"),
+    (("-u", "--user", "--proxy-user"), re.compile(
         r"(?<![\w-])(-u|--user|--proxy-user)([\s=]+)(?!\d+:\d+\b)"
-        r"(?:\"[^\"\n:]+:[^\"\n]+\"|'[^'\n:]+:[^'\n]+'|[^\s:/\"']+:[^\s\"']+)",
-        rf"\1\2{STARS}",
-    ),
-    _form(
-        ("proxy-authorization", "authorization", "set-cookie", "cookie", "x-"),
+        r"(?:\"[^\"\n:]+:[^\"\n]+\"|'[^'\n:]+:[^'\n]+'|[^\s:/\"']+:[^\s\"']+)"
+    ), rf"\1\2{STARS}"),
+    (("proxy-authorization", "authorization", "set-cookie", "cookie", "x-"), re.compile(
         r"(?<![\w-])((?i:proxy-authorization|authorization|set-cookie|cookie|x-[\w-]{0,40}(?:key|token|secret|auth)))"
         rf"({_QUOTE}?\s*:\s*b?{_QUOTE}?|{_QUOTE}\s*,\s*b?{_QUOTE})"
-        rf"(?:=\s?\\*\"[^\"\n]{{0,1000}}\"|(?!{_QUOTE})[^\n<>])+",
-        rf"\1\2{STARS}",
-    ),
-    _form(
-        ("bearer", "basic", "negotiate"),
-        r"\b(?i:(bearer|basic|negotiate))(\s+)(?=\S*[\d=_.-])[\w.+/=~-]{6,}",
-        rf"\1\2{STARS}",
-    ),
-)
+        rf"(?:=\s?\\*\"[^\"\n]{{0,1000}}\"|(?!{_QUOTE})[^\n<>])+"
+    ), rf"\1\2{STARS}"),
+    (("bearer", "basic", "negotiate"), re.compile(
+        r"\b(?i:(bearer|basic|negotiate))(\s+)(?=\S*[\d=_.-])[\w.+/=~-]{6,}"
+    ), rf"\1\2{STARS}"),
+)  # fmt: skip
 """How each may begin, in lower case, what it is then, and what is put in its place.
 
 The beginnings are what makes it cheap: `find` is a hundred times as fast as an expression that is tried everywhere.
 """
-WORDS = tuple(word.encode() for word in (
+WORDS = (
     "pass", "pwd", "secret", "cred", "auth", "bearer", "cookie", "dsn", "jwt", "pat", "webhook", "notify", "conn",
     "key", "sas", "sig", "token",
-))  # fmt: skip
+)  # fmt: skip
 """One of these is in each name that `NAME` takes."""
-NAMED = re.compile(
-    rf"(?:(?<![\w-])--(?P<option>[\w.-]{{1,80}})(?:=|\s+)(?!--)|(?<![\w.-])(?P<name>[\w.-]{{1,80}})(?P<between>"
-    rf"{_QUOTE}?\s*=\s*|{_QUOTE}\s*:\s*|:\s*|{_QUOTE}?\s*,?\s*{_QUOTE}?value{_QUOTE}?\s*[:=]\s*|"
-    rf"{_QUOTE}\s*,\s*(?=b?{_QUOTE}[^\"'\n]{{0,1000}}?{_QUOTE}\s*[)\]])|[ \t]+))"
-    rf"(?P<value>(?P<before>b?(?P<quote>{_QUOTE}))[^\n]{{0,1000}}?(?<!\\)(?P=quote)|{_QUOTE}(?=\w)[^\n]{{1,1000}}|"
-    rf"(?<==)\{{[^{{}}\"'\n]{{1,200}}\}}|{_BARE}+)"
-)
+NAMED = re.compile((
+    r"(?:(?<![\w-])--(?P<option>[\w.-]{1,80})(?:=|\s+)(?!--)|(?<![\w.-])(?P<name>[\w.-]{1,80})(?P<between>"
+    r"Q?\s*=\s*|Q\s*:\s*|:\s*|Q?\s*,?\s*Q?value(?:Q\s*)?[:=]\s*|Q\s*,\s*(?=b?Q[^\"'\n]{0,1000}?Q\s*[)\]])|[ \t]+))"
+    r"(?P<value>(?P<before>b?(?P<quote>Q))[^\n]{0,1000}?(?<!\\)(?P=quote)|Q(?=\w)[^\n]{1,1000}|"
+    r"(?<==)\{[^{}\"'\n]{1,200}\}|BARE+)"
+).replace("Q", _QUOTE).replace("BARE", _BARE))  # fmt: skip
 """A name, what is between, and a value: in quotes, in quotes that do not end, in braces, or bare."""
 MORE = re.compile(rf"(?:{_BARE}|[ \t,&()\[\]{{}}]{{1,9}}(?=[^\s&;,\"'<>()\[\]{{}}|\\-])(?!\w[\w.-]{{0,80}}\s?[=:]))*")
 """The rest of a bare value with spaces: up to a line's end, a quote, a semicolon, or another name."""
@@ -196,14 +182,10 @@ def _settings_in(value: Mapping[Any, object], name: str) -> Iterator[tuple[objec
 def learnt(value: Any, name: str = "") -> Any:
     """Settings with stars in place of secrets, which are taken in as by `learn`."""
     learn(value, name)
-    return _starred(value, name)
-
-
-def _starred(value: Any, name: str) -> Any:
     if isinstance(value, Mapping):
-        return {key: _starred(*part) for key, part in zip(value, _settings_in(value, name), strict=True)}
+        return {key: learnt(*part) for key, part in zip(value, _settings_in(value, name), strict=True)}
     if isinstance(value, list | tuple):
-        return [_starred(part, name) for part in value]
+        return [learnt(part, name) for part in value]
     text = "" if value is None or isinstance(value, bool | int | float) else str(value)
     clean = STARS if text and _is_named(text, name) else without_secrets(text)
     return value if clean == text else clean
@@ -246,10 +228,15 @@ def _bytes(text: str) -> bytes:
     return text.encode("latin-1", "replace")
 
 
-def _all_of(words: Iterable[bytes], text: str) -> list[int]:
+@lru_cache(64)
+def _in_bytes(words: Sequence[str]) -> tuple[bytes, ...]:
+    return tuple(map(_bytes, words))
+
+
+def _all_of(words: Sequence[str], text: str) -> list[int]:
     """Where any of `words`, which are in lower case, begins."""
     low, places = _bytes(text).lower(), list[int]()
-    for word in words:
+    for word in _in_bytes(words):
         at = low.find(word)
         while at >= 0:
             places.append(at)
@@ -257,7 +244,7 @@ def _all_of(words: Iterable[bytes], text: str) -> list[int]:
     return sorted(places)
 
 
-def _of_form(text: str, beginnings: tuple[bytes, ...], pattern: re.Pattern[str], stars: str) -> Iterator[Place]:
+def _of_form(text: str, beginnings: Sequence[str], pattern: re.Pattern[str], stars: str) -> Iterator[Place]:
     done = 0
     for at in _all_of(beginnings, text):
         if at >= done and (match := pattern.match(text, at)):
@@ -268,7 +255,7 @@ def _of_form(text: str, beginnings: tuple[bytes, ...], pattern: re.Pattern[str],
 def _next_to_names(text: str) -> Iterator[Place]:
     """Values next to the names of secrets, unless they are numbers."""
     denied, done = os.environ.get(DENIED, ""), 0
-    for at in _all_of((*WORDS, *map(_bytes, _listed(denied))), text):
+    for at in _all_of((*WORDS, *sorted(_listed(denied))), text):
         if at < done:
             continue
         word = WORD.match(text, at)
@@ -292,8 +279,10 @@ def _holds(match: re.Match[str]) -> bool:
         prose = PROSE.fullmatch(value) and not NETRC.search(before)
         return name.endswith(("password", "passwd", "passphrase")) and not prose
     if "," in between and "value" not in between.lower():
-        return bool(STRICT.search(name)) and ("(" in before[-4:] or not WORDS_ALONE.fullmatch(value))
-    if any(sign in between for sign in "=\"'") or STRICT.search(name):
+        sure = not re.fullmatch(WEAK, name) and before.endswith(("'", '"', ";"))
+        choice = WORDS_ALONE.fullmatch(value) and not ("(" in before[-4:] and STRICT.search(name))
+        return sure and not choice
+    if re.search("[=\"'&,\\n]", between) or STRICT.search(name):
         return True
     return not re.fullmatch(WEAK, name) and len(value) >= SHORTEST and any(map(str.isdigit, value))
 
@@ -343,7 +332,7 @@ def _is_random(text: str) -> bool:
     length = sum(map(len, parts))
     turns = sum(len(re.findall("[a-z]+|[A-Z]+|[0-9]+", part)) - 1 for part in parts)
     words = sum(len(word) for part in parts for word in re.findall("[a-z]{3,}", part))
-    return length >= 2 * SHORTEST and turns >= 0.3 * length and words <= 0.5 * length
+    return length >= 2 * SHORTEST and turns >= 0.3 * length and words <= 0.45 * length
 
 
 learn(" ".join(sys.argv))
