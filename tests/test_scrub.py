@@ -174,7 +174,10 @@ def test_what_is_no_secret_stays_as_it_is(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", [
     "//a:", "//a:@", "x-", "cookie:", "eyJaaaaaaa-", "pass", "token ", "--token ", "key='", "bearer a", "a=", "sk-",
-    "A1b", "-----BEGIN PRIVATE KEY-----", "basic\t", "the reward of step 3.5 was level, ", '{"loss": 0.5}, ',
+    "A1b", "password: a ", "password=(", "('password', '", 'pwd="a\\"',
+    "/hooks/a", "-u a:", "machine a login b password c ", "API_KEY\n", "&quot;token&quot;: ", "a1/B2-", "?key=",
+    "sk-aaaaaaaa", "secret" + " " * 9999, "-----BEGIN PRIVATE KEY-----", "basic\t",
+    "the reward of step 3.5 was level, ", '{"loss": 0.5}, ',
 ])  # fmt: skip
 def test_no_text_costs_more_than_its_length(piece):
     """A quarter of a megabyte, in the training thread."""

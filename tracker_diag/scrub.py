@@ -78,9 +78,9 @@ PATHS = ("/hooks/", "/hook/", "/webhooks/", "/webhook/", "/integration/")
 _HOOKS, _PATHS = ("|".join(map(re.escape, words)) for words in (HOOKS, PATHS))
 FORMS: tuple[tuple[Sequence[str], re.Pattern[str], str], ...] = (
     (HOOKS, re.compile(rf"(?i:({_HOOKS}))[^\s\"'<>]+"), rf"\1{STARS}"),
-    (PATHS, re.compile(rf"(?i:({_PATHS}))(?=[^\s/]*\d)[\w-]{{16,}}(?![\w.])[^\s\"'<>]*"), rf"\1{STARS}"),
+    (PATHS, re.compile(rf"(?i:({_PATHS}))(?=[^\s/]{{0,200}}\d)[\w-]{{16,}}(?![\w.])[^\s\"'<>]*"), rf"\1{STARS}"),
     ("?&", re.compile(
-        r"([?&](?:amp;)?(?:key|code|hmac|sig)=)(?=[^\s&]*\d)(?=[^\s&]*[A-Za-z])[^\s&\"'<>#]{6,}"
+        r"([?&](?:amp;)?(?:key|code|hmac|sig)=)(?=[^\s&]{0,200}\d)(?=[^\s&]{0,200}[A-Za-z])[^\s&\"'<>#]{6,}"
     ), rf"\1{STARS}"),
     (("-u", "--user", "--proxy-user"), re.compile(
         r"(?<![\w-])(-u|--user|--proxy-user)([\s=]+)(?!\d+:\d+\b)"
@@ -88,7 +88,7 @@ FORMS: tuple[tuple[Sequence[str], re.Pattern[str], str], ...] = (
     ), rf"\1\2{STARS}"),
     (("proxy-authorization", "authorization", "set-cookie", "cookie", "x-"), re.compile(
         r"(?<![\w-])((?i:proxy-authorization|authorization|set-cookie|cookie|x-[\w-]{0,40}(?:key|token|secret|auth)))"
-        rf"({_QUOTE}?\s*:\s*b?{_QUOTE}?|{_QUOTE}\s*,\s*b?{_QUOTE})"
+        rf"({_QUOTE}?\s*:\s*b?{_QUOTE}?|{_QUOTE}\s*,\s*b?{_QUOTE}(?=[^\"'\n]{{0,1000}}?{_QUOTE}\s*[)\]]))"
         rf"(?:=\s?\\*\"[^\"\n]{{0,1000}}\"|(?!{_QUOTE})[^\n<>])+"
     ), rf"\1\2{STARS}"),
     (("bearer", "basic", "negotiate"), re.compile(
@@ -106,11 +106,13 @@ WORDS = (
 """One of these is in each name that `NAME` takes."""
 NAMED = re.compile((
     r"(?:(?<![\w-])--(?P<option>[\w.-]{1,80})(?:=|\s+)(?!--)|(?<![\w.-])(?P<name>[\w.-]{1,80})(?P<between>"
-    r"Q?\s*=\s*|Q\s*:\s*|:\s*|Q?\s*,?\s*Q?value(?:Q\s*)?[:=]\s*|Q\s*,\s*(?=b?Q[^\"'\n]{0,1000}?Q\s*[)\]])|[ \t]+))"
+    r"Q?\s*=\s*|Q\s*:\s*|:\s*|Q?\s{0,40},?\s{0,40}Q?value(?:Q\s{0,9})?[:=]\s*|"
+    r"Q\s*,\s*(?=b?Q[^\"'\n]{0,1000}?Q\s*[)\]])|[ \t]+))"
     r"(?P<value>(?P<before>b?(?P<quote>Q))[^\n]{0,1000}?(?<!\\)(?P=quote)|Q(?=\w)[^\n]{1,1000}|"
-    r"(?<==)\{[^{}\"'\n]{1,200}\}|BARE+)"
+    r"(?<==)\{[^{}\"'\n]{1,200}\}|BARE{1,1000})"
 ).replace("Q", _QUOTE).replace("BARE", _BARE))  # fmt: skip
 """A name, what is between, and a value: in quotes, in quotes that do not end, in braces, or bare."""
+REST = re.compile(rf"{_BARE}*")
 MORE = re.compile(rf"(?:{_BARE}|[ \t,&()\[\]{{}}]{{1,9}}(?=[^\s&;,\"'<>()\[\]{{}}|\\-])(?!\w[\w.-]{{0,80}}\s?[=:]))*")
 """The rest of a bare value with spaces: up to a line's end, a quote, a semicolon, or another name."""
 PROSE = re.compile(r"[A-Za-z]?[a-z'-]*\W*")
@@ -228,15 +230,10 @@ def _bytes(text: str) -> bytes:
     return text.encode("latin-1", "replace")
 
 
-@lru_cache(64)
-def _in_bytes(words: Sequence[str]) -> tuple[bytes, ...]:
-    return tuple(map(_bytes, words))
-
-
 def _all_of(words: Sequence[str], text: str) -> list[int]:
     """Where any of `words`, which are in lower case, begins."""
     low, places = _bytes(text).lower(), list[int]()
-    for word in _in_bytes(words):
+    for word in map(_bytes, words):
         at = low.find(word)
         while at >= 0:
             places.append(at)
@@ -263,8 +260,9 @@ def _next_to_names(text: str) -> Iterator[Place]:
         start = at
         while start and at - start <= LONGEST_NAME and (text[start - 1].isalnum() or text[start - 1] in "_.-"):
             start -= 1
-        match = NAMED.match(text, start)
-        if match and _is_secret((match["option"] or match["name"]).lower(), denied) and _holds(match):
+        word = WORD.match(text, start)
+        match = NAMED.match(text, start) if word and _is_secret(word[0].lstrip("-").lower(), denied) else None
+        if match and _holds(match):
             done = _end(match)
             yield match.start("value"), done, f"{match['before'] or ''}{STARS}{match['quote'] or ''}"
 
@@ -279,19 +277,18 @@ def _holds(match: re.Match[str]) -> bool:
         prose = PROSE.fullmatch(value) and not NETRC.search(before)
         return name.endswith(("password", "passwd", "passphrase")) and not prose
     if "," in between and "value" not in between.lower():
-        sure = not re.fullmatch(WEAK, name) and before.endswith(("'", '"', ";"))
-        choice = WORDS_ALONE.fullmatch(value) and not ("(" in before[-4:] and STRICT.search(name))
-        return sure and not choice
+        pair = re.search(rf"[(\[]b?{_QUOTE}\Z", before) and not re.fullmatch(WEAK, name)
+        return bool(pair and (STRICT.search(name) or not WORDS_ALONE.fullmatch(value)))
     if re.search("[=\"'&,\\n]", between) or STRICT.search(name):
         return True
-    return not re.fullmatch(WEAK, name) and len(value) >= SHORTEST and any(map(str.isdigit, value))
+    return bool(re.search(r"[_-](?:token|auth|pass|sig)$", name) and len(value) >= SHORTEST and re.search(r"\d", value))
 
 
 def _end(match: re.Match[str]) -> int:
     """Where the value ends."""
     spaced = match["name"] and (match["between"] or "").strip() and SPACED.search(match["name"].lower())
-    bare = spaced and not match["quote"] and match["value"][0] not in "\\\"'{"
-    return next(MORE.finditer(match.string, match.end())).end() if bare else match.end()
+    bare = not match["quote"] and match["value"][0] not in "\\\"'{"
+    return next((MORE if spaced else REST).finditer(match.string, match.end())).end() if bare else match.end()
 
 
 def _long_words(text: str, length: int, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
