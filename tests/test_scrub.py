@@ -8,11 +8,12 @@ import string
 import time
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 
-from tracker_diag import Monitor
+from tracker_diag import Monitor, scrub
 from tracker_diag.rules.loader import catalog
 from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.scrub import without_secrets
@@ -49,21 +50,50 @@ PLACES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["by its value", "by its form"])
-def test_of_100_secrets_in_20_places_none_is_left(monkeypatch, known):
+AS_IT_IS = (
+    '{name}="{}"', "export {name}='{}'", "Settings({name}='{}', lr=1)", '{{"{name}": "{}"}}', "{{'{name}': b'{}'}}",
+    r'"{{\"{name}\": \"{}\"}}"', "{{&quot;{name}&quot;: &quot;{}&quot;}}", "[('{name}', '{}')]", "(b'{name}', b'{}')",
+    '{{"name": "{name}", "value": "{}"}}', "- name: {name}\n  value: '{}'", "- {{key: {name}, value: '{}'}}",
+    "Authorization: Bearer {}", 'Authorization: Digest username="m", response="{}"', "Proxy-Authorization: Basic {}",
+    "Cookie: session={}; a=b", "('Authorization', 'Bearer {}')", "('X-Api-Key', '{}')", "{{'X-Vault-Token': b'{}'}}",
+    'curl -H "X-Auth-Token: {}" https://host', "curl -u 'admin:{}' https://host", '{name}="{} that was cut off',
+    "password: {}\nuser: x", "password={}, user=x", "UID=sa;PWD={};x=1", "UID=sa;PWD={{{}}};x=1", "--{name} '{}'",
+    "-----BEGIN PRIVATE KEY-----\n{}",
+)  # fmt: skip
+"""Places that say of a text that it is a secret."""
+ENCODED = (
+    "https://user:{}@host/path", "redis://:{}@cache:6379/0", "https://{}@host/path", "mongodb+srv://app:{}@h/?w=1",
+    "https://host/?token={}&x=1", "https://host/?api-key={}", "https://host/c?sv=2022&sig={}&se=3", "/c?code=a1{}",
+    "SharedAccessSignature sr=x&amp;sig={}&amp;se=1", "jdbc:postgresql://h?user=u&password={}", "{name}={} lr=1",
+    "AccountName=x;AccountKey={};EndpointSuffix=y", "machine h login u password {}", "curl --user admin:{} https://h",
+    "https://hooks.slack.com/services/T0/B0/{}", "https://hooks.zapier.com/hooks/catch/1/{}", "https://ntfy.sh/{}",
+    "https://chat.example.com/hooks/xg7k3mfz9bdpfr1w{}", "https://host/integration/0123456789abcdef{}/enqueue",
+    "--{name}={}", "--{name} {} --lr 1",
+)  # fmt: skip
+"""Such places where no text has spaces: it is quoted as in an address."""
+
+
+def left_of(secret: str, place: str, name: str) -> list[tuple[str, str]]:
+    filled = place.replace("{{", "\0").replace("}}", "\1").replace("{name}", name).replace("{}", secret)
+    text = without_secrets(filled.replace("\0", "{").replace("\1", "}"))
+    return [(text, secret)] if secret in text or secret[5:] in text else []
+
+
+def test_of_100_secrets_in_20_places_none_is_left(monkeypatch):
     assert (len(CORPUS), len(PLACES)) == (100, 20)
     left = []
     for name, secret in CORPUS:
         with monkeypatch.context() as patch:
-            if known:
-                patch.setenv(re.sub("-", "_", name), secret)
-            for place in PLACES:
-                if not known and (" " in secret or "{name}" not in place):  # nothing says that it is one
-                    continue
-                filled = place.replace("{{", "{").replace("}}", "}").replace("{name}", name)
-                text = without_secrets(filled.replace("{}", secret))
-                left += [(text, secret)] if secret in text or secret[5:] in text else []
+            patch.setenv(re.sub("-", "_", name), secret)
+            left += [found for place in PLACES for found in left_of(secret, place, name)]
     assert left == []
+
+
+def test_100_secrets_that_no_variable_holds_are_known_by_their_place(monkeypatch):
+    monkeypatch.setattr(scrub, "_learnt", {})  # those of settings in other tests
+    given = [(place, name, secret) for place in AS_IT_IS for name, secret in CORPUS]
+    given += [(place, name, quote(secret, safe="")) for place in ENCODED for name, secret in CORPUS]
+    assert [found for place, name, secret in given for found in left_of(secret, place, name)] == []
 
 
 def test_secrets_of_settings_are_known_in_whatever_a_run_leaves(tmp_path, monkeypatch, capfd, caplog):
@@ -76,8 +106,11 @@ def test_secrets_of_settings_are_known_in_whatever_a_run_leaves(tmp_path, monkey
         "argv": "--hf_token=in-Arguments-1 --pass_by accuracy",
     }
     config |= {"uri": "postgresql://me:in-An-Address-1@host/db", "pass_criterion": "accuracy"}
+    monkeypatch.setenv("APP_TOKEN", "inTheEnvironment")
+    config |= {"env": [{"name": "API_KEY", "value": "in-A-Pair-1"}], "reward_weights": "of inTheEnvironment"}
     secrets = [secret for _, secret in CORPUS]
-    secrets += [f"in-{place}-1" for place in ("A-List", "A-Tuple", "Arguments", "An-Address")]
+    secrets += [f"in-{place}-1" for place in ("A-List", "A-Tuple", "Arguments", "An-Address", "A-Pair")]
+    secrets += ["inTheEnvironment"]
     address = "https://in-An-Address-1@host:5000/env"
     leaves = f"accuracy; {'; '.join(secrets)}"
     with suppress(RuntimeError), Monitor([JsonlTracker(unused_folder())], config=config, texts=True) as monitor:
@@ -105,9 +138,14 @@ def test_secrets_of_settings_are_known_in_whatever_a_run_leaves(tmp_path, monkey
 @pytest.mark.parametrize("secret", [
     "ghp_16C7e42F292c6912E7710c838347Ae178B4a", "hf_abcDEFghiJKLmno12", "sk-proj-Abc123def456", "AKIAIOSFODNN7EXAMPLE",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "xoxb-2403-abcDEF", "q7Rt2Xk9Lm4Zp8Wv3Ny6", "Basic dTpFUlJC1234=",
+    "sk_live_51Hx9QdEyJf8aZ3Lm0", "rk_live_51Hx9QdEyJf8aZ3Lm0", "hvs.CAESIJ1aB2cD3eF4gH5iJ6kL", "GOCSPX-aB3dE5fG7hI9",
+    "xapp-1-A02BCD-345-abcdef0123", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "q7Rt2Xk9_Lm4Zp8-Wv3Ny6Qe1Tb5",
+    "https://host/cb/q7Rt2Xk9Lm4Zp8Wv3Ny6",
 ])  # fmt: skip
 def test_tokens_are_known_by_their_form(secret):
-    assert "***" in without_secrets(f"it said {secret} and no more")
+    text = without_secrets(f"it said {secret} and no more")
+    assert "***" in text
+    assert secret[-8:] not in text
 
 
 def test_what_is_no_secret_stays_as_it_is(monkeypatch):
@@ -119,6 +157,11 @@ def test_what_is_no_secret_stays_as_it_is(monkeypatch):
         "diag/policy/post_tool/p95", "Qwen2.5-7B-Instruct-GRPO-lr1e-6", "basic statistics of the bearer",
         "step=3; reward=0.5",
         "/home/me/checkpoints/global_step_100/actor", "token 3 of tool:search, after a tool", "the author=me",
+        "Qwen3-4B-A3B-GRPO-lr1e-6-b4x8", "models/Qwen2ForCausalLMWithValueHead", "the password was wrong",
+        "hub/models--Qwen--Qwen2/snapshots/a09a35458c702b33eeacc393d103063234e8bc28", "docker run -u 1000:1000 image",
+        "https://host/?key=loss&code=404", "src/hooks/use_training_state.py", "auth: none", "password reset for me",
+        '  File "/opt/Python3.12/lib/site-packages/transformers/models/Qwen2ForCausalLM.py", line 3, in forward',
+        "KeyError: 'reward'", "hf_transfer is not installed", "sk-learn has no estimator", "input_tokens: 12.3k of 16k",
     ):  # fmt: skip
         assert without_secrets(text) == text
     for rule in catalog():
@@ -129,7 +172,10 @@ def test_what_is_no_secret_stays_as_it_is(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", [
     "//a:", "//a:@", "x-", "cookie:", "eyJaaaaaaa-", "pass", "token ", "--token ", "key='", "bearer a", "a=", "sk-",
-    "A1b", "-----BEGIN PRIVATE KEY-----", "basic\t", "the reward of step 3.5 was level, ", '{"loss": 0.5}, ',
+    "A1b", "password: a ", "password=(", "('password', '", 'pwd="a\\"',
+    "/hooks/a", "-u a:", "machine a login b password c ", "API_KEY\n", "&quot;token&quot;: ", "a1/B2-", "?key=",
+    "sk-aaaaaaaa", "secret" + " " * 9999, "-----BEGIN PRIVATE KEY-----", "basic\t",
+    "the reward of step 3.5 was level, ", '{"loss": 0.5}, ',
 ])  # fmt: skip
 def test_no_text_costs_more_than_its_length(piece):
     """A quarter of a megabyte, in the training thread."""

@@ -64,6 +64,7 @@ def test_the_page_is_written_beside_what_is_printed(written, tmp_path):
     result = run("compare", written("calm"), written("wide", 4.0), "--html", page)
     assert result.exit_code == 0
     assert "policy/post_tool/p95" in page.read_text()
+    assert page.stat().st_mode & 0o777 == 0o600
     refused = run("compare", written("calm"), written("wide"), "--html", tmp_path)
     assert refused.exit_code == 2
     assert refused.stderr == f"tracker-diag: --html: {tmp_path}: {os.strerror(21)}\n"

@@ -67,6 +67,7 @@ def test_a_folder_is_a_project_and_a_page_is_written(file, tmp_path):
     result = run(file.parent, "--project", "--once", "--html", page)
     assert result.exit_code == 0
     assert "NUM004: NaN or infinity" in page.read_text()
+    assert page.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_page_that_cannot_be_written_ends_nothing(file, tmp_path, caplog):

@@ -385,10 +385,10 @@ def test_of_two_that_take_long_to_read_each_is_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "read_manifest", lambda root, names: (
         asked.append(root.name), time.sleep(0.2), read(root, names))[2])  # fmt: skip
     end = time.monotonic() + 60
-    while not (found := register.before(9, register.reread))[2]:
+    while not (answer := register.before(9, register.reread))[2]:
         assert time.monotonic() < end
         time.sleep(0.01)
-    assert (found[0].step, asked) == (1, ["2.raw", "1.raw"])
+    assert (answer[0].step, asked) == (1, ["2.raw", "1.raw"])
 
 
 def test_what_takes_long_to_read_is_waited_for_once(monkeypatch):

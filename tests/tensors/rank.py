@@ -176,17 +176,17 @@ def slow_reader(rank, world, port, folder):
 def blind_reader(rank, world, port, folder):
     """Rank 1 alone cannot read the second checkpoint."""
 
-    def read(root, names):
+    def unreadable(root, names):
         if root.name == "saved1":
             raise OSError("no way to it from here")
         return read_manifest(root, names)
 
-    return reading(rank, world, port, folder, read)
+    return reading(rank, world, port, folder, unreadable)
 
 
 def reading(rank, world, port, folder, read):
     begin(rank, world, port)
-    monitor, found, waited = guarded(AllReduce()), [], []
+    monitor, decisions, waited = guarded(AllReduce()), [], []
     checkpoints.PATIENCE = 2.0
     if rank == 1:
         checkpoints.read_manifest = read
@@ -195,14 +195,14 @@ def reading(rank, world, port, folder, read):
         begun = time.monotonic()
         decision = monitor.decide()
         waited.append(time.monotonic() - begun)
-        found.append([decision.stop, decision.lr_factor, decision.rollback_to and decision.rollback_to.step])
+        decisions.append([decision.stop, decision.lr_factor, decision.rollback_to and decision.rollback_to.step])
         if step < 2 and rank == 0:
             (saved := folder / f"saved{step}").write_text("weights")
             monitor.checkpoint(saved, step)
             monitor.guards.checkpoints._underway[step].result(60)
         time.sleep(0.1)
     monitor.close()
-    return _decided(monitor, found, None) | {"waited": waited}
+    return _decided(monitor, decisions, None) | {"waited": waited}
 
 
 def decide_through_store(rank, world, port, folder):

@@ -57,6 +57,20 @@ def test_after_a_resume_what_was_written_of_later_steps_is_left_out(tmp_path):
     assert [(item.step, item.value) for item in scalars] == [(i, 1.0 if i < 6 else 2.0) for i in range(12)]
 
 
+def test_nobody_else_may_read_our_files_and_yours_stay_as_they_are(tmp_path):
+    tmp_path.chmod(0o755)
+    (tmp_path / "events.out.tfevents.1.mine").touch(0o644)
+    tracker = TensorBoardTracker(tmp_path)
+    tracker.write(0, [Scalar("diag/policy/post_tool/p95", 1.0)], 0.0)
+    tracker.flush()
+    modes = {path.is_dir(): path.stat().st_mode & 0o777 for path in (tmp_path / "diag").rglob("*")}
+    assert modes == {True: 0o700, False: 0o600}
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path, tmp_path / "events.out.tfevents.1.mine")] == [
+        0o755,
+        0o644,
+    ]
+
+
 def test_what_could_not_be_written_is_kept_and_comes_later(tmp_path):
     tracker = TensorBoardTracker(tmp_path)
     tracker.write(0, [Scalar("diag/policy/all/p95", 0.0)], 100.0)

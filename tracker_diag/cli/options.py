@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn, TypeAlias
 import typer
 
 from tracker_diag.errors import DiagError
+from tracker_diag.health import opened
 from tracker_diag.report.console import clean
 from tracker_diag.scrub import without_secrets
 
@@ -69,8 +70,9 @@ def refusing() -> Generator[None]:
 
 
 def save(option: str, file: Path, text: str) -> None:
-    """Write `text` to the file that `option` names; what has no place in UTF-8 becomes a question mark."""
+    """Write `text` to the file that `option` names; nobody else may read it, if it is new."""
     try:
-        file.write_text(text, encoding="utf-8", errors="replace")
+        with opened(file) as written:
+            written.write(text)
     except OSError as error:
         refuse(f"{option}: {file}: {error.strerror}")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tracker_diag.cli.options import refuse
+from tracker_diag.health import private
 
 FOLDERS = (Path(".claude/skills"), Path(".agents/skills"))
 """Where coding agents look for skills in a project."""
@@ -33,8 +34,7 @@ def install(
     for folder in FOLDERS if to is None else (to.expanduser(),):
         file = folder / "tracker-diag" / "SKILL.md"
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
+            private(file, text)
         except OSError as error:
             refuse(f"--to: {file}: {error.strerror}; give a folder that you may write to")
         typer.echo(file)

@@ -14,6 +14,7 @@ import typer
 from rich.live import Live
 
 from tracker_diag.cli.options import FalseAlarmIn, Which, refuse, refusing
+from tracker_diag.health import opened
 from tracker_diag.report.bar import bar
 from tracker_diag.report.console import Terminal
 from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, render_fleet
@@ -103,7 +104,8 @@ def _until_interrupted() -> Generator[None]:
 def _write_page(file: Path | None, fleet: Fleet, every: float | None) -> None:
     if file:
         try:
-            file.write_text(render_fleet(fleet, every), encoding="utf-8", errors="replace")
+            with opened(file) as written:
+                written.write(render_fleet(fleet, every))
         except OSError as error:
             _log.warning("the page %s cannot be written: %s", file, error.strerror or error)
 

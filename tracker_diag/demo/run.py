@@ -15,6 +15,7 @@ from tracker_diag.demo.grpo import ARMS, train
 from tracker_diag.demo.leads import Lead, leads
 from tracker_diag.demo.tokens import tokens_of, write_tokens
 from tracker_diag.errors import require
+from tracker_diag.health import own_folder, private
 from tracker_diag.report.bar import bar
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.files.write import JsonlTracker
@@ -58,7 +59,7 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> No
     with (out / "metrics.jsonl").open() as lines:
         compared = leads(json.loads(line) for line in lines)
     steps_of = {name: lead.step for name, lead in compared.items()}
-    (out / "verdict.json").write_text(json.dumps(summary.to_json() | {"leads": steps_of}, indent=1) + "\n")
+    private(out / "verdict.json", json.dumps(summary.to_json() | {"leads": steps_of}, indent=1) + "\n")
 
     console.print(_lead_table(summary, compared))
     store = f"sqlite:///{out / 'mlflow.db'}"
@@ -82,7 +83,7 @@ def _lead_table(summary: Summary, compared: dict[str, Lead]) -> RenderableType:
 
 
 def _clear(out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
+    own_folder(out)
     for name in LEAVES:
         left = out / name
         if left.is_dir():

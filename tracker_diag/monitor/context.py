@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tracker_diag.scrub import is_secret, learn, without_secrets
+from tracker_diag.scrub import STARS, is_secret, learnt
 from tracker_diag.trackers.discovery import watchable
 
 FILE = "context.json"
@@ -107,10 +107,9 @@ def context_of(
         versions: of packages by name; left out where the run is not this process.
         code: what is run, where that is known.
     """
-    learn(config)
     hidden = {
-        name: "***" if is_secret(name) and value and not isinstance(value, int | float) else _plain(value)
-        for name, value in config.items()
+        name: STARS if is_secret(name) and value and not isinstance(value, int | float) else _plain(value)
+        for name, value in learnt(config).items()
     }
 
     def named(names: tuple[str, ...]) -> dict[str, object]:
@@ -124,19 +123,16 @@ def context_of(
 
 
 def _plain(value: object) -> object:
-    """`value` as JSON takes it, without secrets."""
+    """`value` as JSON takes it."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if abs(value) < float("inf") else str(value)  # NaN and infinity are no JSON
     if isinstance(value, Mapping):
-        return {
-            str(name): "***" if is_secret(str(name)) and isinstance(part, str) else _plain(part)
-            for name, part in value.items()
-        }
+        return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
-    return without_secrets(str(value))[:LONGEST]
+    return str(value)[:LONGEST]
 
 
 def versions_here() -> dict[str, str]:

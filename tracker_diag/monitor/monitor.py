@@ -30,7 +30,7 @@ from tracker_diag.rules.judge import Judge
 from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.columns import Columns
-from tracker_diag.scrub import learn, without_secrets
+from tracker_diag.scrub import learnt, without_secrets
 from tracker_diag.stats.kernel import kernel
 from tracker_diag.tensors.batch import Tensors
 from tracker_diag.tensors.decode import Decode
@@ -105,7 +105,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._promised: dict[str, object] = {}
         """What `expect` was given, as settings that rules read."""
         in_use = in_force(rules, with_catalog=catalog)
-        learn(config or {})
+        config = learnt(config or {})
         judge = Judge(
             in_use, self._settings, config=config, algorithm=algorithm, earlier=Earlier(baseline), evaluation=evaluation
         )
@@ -138,8 +138,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     @config.setter
     def config(self, config: Mapping[str, object]) -> None:
-        learn(config)
-        self._run.judge.config = {**config, **self._promised}
+        self._run.judge.config = {**learnt(config), **self._promised}
 
     @property
     def framework(self) -> str | None:

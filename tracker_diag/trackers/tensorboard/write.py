@@ -18,6 +18,7 @@ from zlib import crc32
 import numpy as np
 
 from tracker_diag.errors import require
+from tracker_diag.health import opened, own_folder
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT, StatKey
 from tracker_diag.records import Drawing, Histogram, Scalar, Table
@@ -139,9 +140,14 @@ class EventFile:
     def __init__(self, folder: str) -> None:
         self._files: Any = require("tensorboard.compat", "tensorboard").tf.io.gfile
         self._folder = folder
-        self._files.makedirs(folder)  # a folder that cannot be written to is an error now
+        self._make_folder()  # one that cannot be written to is an error now
         self._waiting: list[Any] = []
         self._file: Any = None
+
+    def _make_folder(self) -> None:
+        if "://" not in self._folder:
+            own_folder(Path(self._folder))
+        self._files.makedirs(self._folder)
 
     def put(self, step: int, at: float, values: Sequence[Any]) -> None:
         """Have summaries of `step` written with the next `flush`."""
@@ -169,8 +175,11 @@ class EventFile:
 
         now, host = time.time(), socket.gethostname()
         name = f"events.out.tfevents.{int(now):010d}.{host}.{os.getpid()}.{next(_numbers):06d}.tracker_diag"
-        self._files.makedirs(self._folder)
-        file = RecordWriter(self._files.GFile(os.path.join(self._folder, name), "wb"))  # noqa: PTH118
+        self._make_folder()
+        path = os.path.join(self._folder, name)  # noqa: PTH118
+        if "://" not in path:
+            opened(Path(path)).close()  # it is there then, for nobody else to read
+        file = RecordWriter(self._files.GFile(path, "wb"))
         pb = _pb("event")
         started = pb.SessionLog(status=pb.SessionLog.START)
         for event in (

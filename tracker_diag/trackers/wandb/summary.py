@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.errors import require
+from tracker_diag.health import private
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.html import render_html
@@ -122,8 +123,7 @@ class SummaryTracker(Tracker):
         """Put a file among those of the run; W&B takes them from the run's own folder alone."""
         del self._files[name]  # whatever comes of it: a disk that takes nothing now would be asked for ever
         file = Path(self._open.dir) / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        private(file, text)
         self._open.save(str(file), base_path=self._open.dir, policy="now")
 
     def close(self) -> None:
