@@ -85,7 +85,7 @@ def test_of_100_secrets_in_20_places_none_is_left(monkeypatch):
     for name, secret in CORPUS:
         with monkeypatch.context() as patch:
             patch.setenv(re.sub("-", "_", name), secret)
-            left += [found for place in PLACES for found in left_of(secret, place, name)]
+            left += [rest for place in PLACES for rest in left_of(secret, place, name)]
     assert left == []
 
 
@@ -93,7 +93,7 @@ def test_100_secrets_that_no_variable_holds_are_known_by_their_place(monkeypatch
     monkeypatch.setattr(scrub, "_learnt", {})  # those of settings in other tests
     given = [(place, name, secret) for place in AS_IT_IS for name, secret in CORPUS]
     given += [(place, name, quote(secret, safe="")) for place in ENCODED for name, secret in CORPUS]
-    assert [found for place, name, secret in given for found in left_of(secret, place, name)] == []
+    assert [rest for place, name, secret in given for rest in left_of(secret, place, name)] == []
 
 
 def test_secrets_of_settings_are_known_in_whatever_a_run_leaves(tmp_path, monkeypatch, capfd, caplog):
