@@ -126,8 +126,8 @@ def test_every_rank_decides_as_the_first_one_which_alone_hears_what_is_wrong(tmp
 def test_a_rank_that_reads_slowly_or_not_at_all_makes_none_act_differently(tmp_path, free_port, mode, to):
     finish([start(mode, rank, 2, free_port, tmp_path) for rank in range(2)])
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
-    assert first["found"] == second["found"]
-    assert [step for _, _, step in first["found"] if step is not None] == [to]
+    assert first["decisions"] == second["decisions"]
+    assert [step for _, _, step in first["decisions"] if step is not None] == [to]
     assert first["failures"] == second["failures"] == []
     assert any("rank 1: no way to it from here" in event for event in first["events"]) == (mode == "blind_reader")
     for rank in (first, second):  # nobody waits twice, and the others not longer than for the slow one
