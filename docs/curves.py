@@ -134,8 +134,9 @@ def _drawn(run: Any, example: Example) -> str:
     since = f"from step {run.onset:,}" if run.onset else "from the start"
     planted = f"Planted: {run.fault}, {since}" if run.fault else "Nothing was planted"
     text = (
-        f"{TRAINERS[run.trainer]}, {TASKS[run.task]}, steps {low:,} to {high:,}. {planted}. First alert: step {alert:,}. "
-        f"Named: [{first.rule.id}](rules/{first.rule.id}.md), *{first.rule.title}*. {example.look_for}"
+        f"{TRAINERS[run.trainer]}, {TASKS[run.task]}, steps {low:,} to {high:,}. {planted}. "
+        f"First alert: step {alert:,}. Named: [{first.rule.id}](rules/{first.rule.id}.md), *{first.rule.title}*. "
+        f"{example.look_for}"
     )
     width = max(map(len, example.series))
     curves = [f"{key:{width}} {_curve(run, key)}" for key in example.series]
