@@ -74,6 +74,7 @@ FRAGMENTS = {
     "guards 2": "output_dir = 'out'\ntrain = lambda *_, **__: None\n",
     "own-rules 1": RUN
     + "from pathlib import Path\nfrom tests.rules.texts import write_own\nwrite_own(Path('rules'))\n",
+    "own-rules 2": RUN,
     "postmortem 1": RUN,
     "replay 1": EXAMPLE + "steps = [(step, [example_batch(step)]) for step in range(3)]\n",
     "trackers 1": "import tracker_diag as td\n",
