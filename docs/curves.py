@@ -105,14 +105,14 @@ FALSE_ALARMS: Mapping[Link, Example] = {
 
 def curves_page() -> str:
     """docs/curves.md."""
-    sys.path[:0] = [folder] if (folder := str(ROOT / "tests" / "faults")) not in sys.path else []
+    sys.path.append(str(ROOT / "tests" / "faults"))
     dataset: Any = import_module("dataset")
     labels: Any = import_module("labels")
     runs = {run.name: run for run in dataset.read() if run.half in SEEN}
     verdicts = json.loads((ROOT / "docs" / "faults.json").read_text(encoding="utf-8"))["runs"]
     links = {rule.id: rule.link for rule in catalog()}
     healthy = [name for name, run in runs.items() if not (run.fault or run.collapsed or labels.idle(run))]
-    false = Counter(links[names[0]] for alarmed, names in map(verdicts.get, healthy) if alarmed)
+    false = Counter(links[names[0]] for _, names in map(verdicts.get, healthy) if names)
     parts = [HEAD]
     for link, example in FAILURES.items():
         count = f"in {false[link]} of {len(healthy)} healthy runs, the first alert came from this link."
