@@ -1,95 +1,168 @@
-"""The page of real curves: for each link a planted fault that was rightly named, and a healthy run that was alarmed."""
+"""The page of real curves: planted faults that are rightly named, and healthy runs with an alert."""
 
 import json
-import math
-import runpy
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from textwrap import fill
+from typing import Any, NamedTuple, get_args
 
-from tracker_diag.metrics.aliases import key_map
 from tracker_diag.report.blocks import bars, heights
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.model import Link, Rule
+from tracker_diag.rules.model import Link
+from tracker_diag.runs.diagnose import diagnose
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = 48
 SEEN = ("tuned", "development")
 """Parts of the planted runs of which single results may be shown."""
+TRAINERS = {
+    "PPO": "PPO of Stable-Baselines3", "A2C": "A2C of Stable-Baselines3", "GRPO": "GRPO of TRL",
+    "GRPO tool": "GRPO of TRL", "one-file PPO": "PPO in one file, under CleanRL's names",
+}  # fmt: skip
+TASKS = {
+    "Brake": "a cart in the wind", "Follow": "a cart that follows a light", "CartPole": "CartPole",
+    "Acrobot": "Acrobot", "numbers": "a tiny language model that says numbers",
+    "rounded": "a tiny language model that rounds numbers down to tens",
+}  # fmt: skip
 HEAD = """\
 # Real curves
 
-Made by `make docs` from the [planted faults](faults.md): for each link a failure as its trainer logged it, and a false
-alarm. Each curve goes from its smallest to its largest value. The names are the trainer's own.
+For each [link](triage.md#3-what-broke-first), this page shows a failure as its trainer logged it. If we have a false
+alarm, it shows that too. The failures are [planted faults](faults.md). The names of the series are the trainer's own.
+
+Each curve is scaled to its smallest and largest value, which are at its right. A bar is the mean of a few rows. ▼ is
+the first step with the fault, and ● is the first alert.
+
+A false alarm is an alert in a healthy run. A run is healthy if nothing was planted, and its reward moved and did not
+collapse.
 """
+
+
+NO_EXAMPLE = """\
+A NaN (*numerics*) comes in one
+step, and no curve shows it before. In the runs that we may show, nothing broke first at the other links.
+"""
+
+
+class Example(NamedTuple):
+    """A planted run, the series that show its failure, and what to look for."""
+
+    run: str
+    series: tuple[str, ...]
+    look_for: str
+
+
+FAILURES: Mapping[Link, Example] = {
+    "environment": Example(
+        "PPO, Brake, controls are swapped midway, 0",
+        ("rollout/ep_rew_mean", "rollout/ep_len_mean", "train/approx_kl"),
+        "Reward and episode length fall at once, and `approx_kl` stays as it was. So the environment has changed, and "
+        "not the policy.",
+    ),
+    "evaluation": Example(
+        "PPO, CartPole, evaluation sees other observations, 0",
+        ("rollout/ep_rew_mean", "eval/mean_reward"),
+        "The reward rises from the start, and the evaluation does not.",
+    ),
+    "reward": Example(
+        "GRPO, numbers, scorer returns 0, 0",
+        ("reward", "frac_reward_zero_std", "loss"),
+        "From one step to the next, the reward is exactly 0. So in all groups, the rewards no longer differ.",
+    ),
+    "policy_update": Example(
+        "GRPO, numbers, learning rate times 100 midway, 0",
+        ("learning_rate", "kl", "reward"),
+        "The learning rate jumps, then the KL, and the reward falls to 0.",
+    ),
+    "critic": Example(
+        "PPO, Follow, reward explodes, 0",
+        ("train/value_loss", "train/explained_variance", "rollout/ep_rew_mean"),
+        "The value loss jumps, and the explained variance drops to 0. Look at the scale of the reward: it jumps too.",
+    ),
+    "exploration": Example(
+        "one-file PPO, Acrobot, learning rate times 100 midway, 0",
+        ("losses/entropy", "charts/learning_rate", "charts/episodic_return"),
+        "The entropy falls to 0, and the return to its minimum. The slow fall before is normal: the policy learns.",
+    ),
+    "outcome": Example(
+        "A2C, CartPole, scorer returns 0, 0",
+        ("rollout/ep_rew_mean", "train/entropy_loss"),
+        "The reward loses what it had gained. It falls slowly, because it is a mean of 100 episodes.",
+    ),
+}
+FALSE_ALARMS: Mapping[Link, Example] = {
+    "policy_update": Example(
+        "GRPO tool, rounded, healthy, 11",
+        ("kl", "reward"),
+        "The KL jumps, and the reward dips. Both recover within five steps, and the reward later reaches its best. "
+        "Nobody had to act, so we count the alert as false.",
+    )
+}
 
 
 def curves_page() -> str:
     """docs/curves.md."""
-    read: Callable[[], Any] = runpy.run_path(str(ROOT / "tests" / "faults" / "dataset.py"))["read_runs"]
+    sys.path.append(str(ROOT / "tests" / "faults"))
+    dataset: Any = import_module("dataset")
+    labels: Any = import_module("labels")
+    runs = {run.name: run for run in dataset.read_runs() if run.half in SEEN}
     verdicts = json.loads((ROOT / "docs" / "faults.json").read_text(encoding="utf-8"))["runs"]
-    rules = {rule.id: rule for rule in catalog()}
-    failures: dict[Link, list[tuple[bool, str]]] = {}
-    false: dict[Link, list[str]] = {}
-    healthy = 0
-    for run in read():
-        if run.half not in SEEN:
-            continue
-        healthy += run.fault is None
-        first = next((rules[name] for name in verdicts[run.name][1]), None)
-        if first is None:
-            continue
-        if run.fault is None:
-            false.setdefault(first.link, []).append(_drawn(run, first))
-        elif first.id in run.right:
-            failures.setdefault(first.link, []).append((run.onset > run.steps[0], _drawn(run, first)))
+    links = {rule.id: rule.link for rule in catalog()}
+    healthy = [name for name, run in runs.items() if not (run.fault or run.collapsed or labels.idle(run))]
+    false = Counter(links[names[0]] for _, names in map(verdicts.get, healthy) if names)
     parts = [HEAD]
-    for link in get_args(Link):
-        if link not in failures:
-            continue
-        alarms = false.get(link, [])
-        count = f"{len(alarms)} of {healthy} healthy runs were alarmed by a rule of this link first."
-        parts += [
-            f"## {link.replace('_', ' ').capitalize()}\n",
-            max(failures[link], key=lambda failure: failure[0])[1],  # a change within the run shows most
-            f"*False alarms*: {count}\n",
-            *alarms[:1],
-        ]
-    return "\n".join(parts)
+    for link, example in FAILURES.items():
+        count = f"in {false[link]} of {len(healthy)} healthy runs, the first alert came from this link."
+        parts += [f"## {link.replace('_', ' ').capitalize()}\n", _drawn(runs[example.run], example)]
+        parts += [f"*False alarms*: {count}\n"]
+        parts += [_drawn(runs[FALSE_ALARMS[link].run], FALSE_ALARMS[link])] if link in FALSE_ALARMS else []
+    *others, last = (f"*{link}*" for link in get_args(Link) if link not in FAILURES)
+    return "\n".join([*parts, f"## Links without an example\n\n{', '.join(others)} and {last}. {NO_EXAMPLE}"])
 
 
-def _drawn(run: Any, rule: Rule) -> str:
-    """A run with three of its series: those that `rule` reads first."""
-    mapped = {metric.name: key for key, metric in key_map(run.columns).mapped.items()}
-    read = [mapped[ref.metric] for ref in rule.series() if ref.metric in mapped]
-    keys = dict.fromkeys([*read, *mapped.values()])
-    values = {key: _finite(dict(zip(run.steps, run.columns[key], strict=True))) for key in keys}
-    shown = {key: curve for key, curve in values.items() if len({*curve.values()}) > 1}
-    width = max(map(len, shown), default=0)
-    what = "Nothing was planted" if run.fault is None else f"Planted: {run.fault}, from step {run.onset}"
+def _drawn(run: Any, example: Example) -> str:
+    """A run with the series of `example`, and where its fault and the alert are."""
+    diagnosis = diagnose(run.rows())
+    first = diagnosis.summary.first_break
+    if first is None or (run.fault and first.rule.id not in run.right):
+        raise ValueError(f"{run.name}: {first and first.rule.id} broke first; choose another example")
     low, high = run.steps[0], run.steps[-1]
-    title = f"{run.trainer} on {run.task}, steps {low} to {high}. {what}. Named: [{rule.id}](rules/{rule.id}.md)"
-    return "\n".join([
-        f"{title}, *{rule.title}*.\n",
-        "```",
-        *(f"{key:{width}} {_curve(curve, low, high)} {_span(curve)}" for key, curve in [*shown.items()][:3]),
-        "```",
-        "",
-    ])  # fmt: skip
+    alert = diagnosis.notices[0].step
+    since = f"from step {run.onset:,}" if run.onset else "from the start"
+    planted = f"Planted: {run.fault}, {since}" if run.fault else "Nothing was planted"
+    text = (
+        f"{TRAINERS[run.trainer]}, {TASKS[run.task]}, steps {low:,} to {high:,}. {planted}. "
+        f"First alert: step {alert:,}. Named: [{first.rule.id}](rules/{first.rule.id}.md), *{first.rule.title}*. "
+        f"{example.look_for}"
+    )
+    width = max(map(len, example.series))
+    curves = [f"{key:{width}} {_curve(run, key)}" for key in example.series]
+    marks = f"{'':{width}} {_marks(run, alert)}"
+    return "\n".join([fill(text, 120, break_on_hyphens=False), "", "```", marks, *curves, "```", ""])
 
 
-def _finite(values: Mapping[int, Any]) -> dict[int, float]:
-    known = {step: float(value) for step, value in values.items() if value is not None}
-    return {step: value for step, value in known.items() if math.isfinite(value)}
+def _marks(run: Any, alert: int) -> str:
+    """The line above the curves: the first step with the fault, and the alert."""
+    low, high = run.steps[0], run.steps[-1]
+    marks = [" "] * COLUMNS
+    for step, mark in ((alert, "●"), (run.onset, "▼")):
+        if step is not None:
+            (column,) = heights([[(max(step, low), 0.0)]], low, high, COLUMNS)[0]
+            marks[column] = mark
+    return "".join(marks).rstrip()
 
 
-def _curve(values: dict[int, float], low: int, high: int) -> str:
-    (curve,) = heights([values.items()], low, high, COLUMNS)
-    return bars(curve, COLUMNS)
-
-
-def _span(values: Mapping[int, float]) -> str:
-    return f"{min(values.values()):.3g} to {max(values.values()):.3g}"
+def _curve(run: Any, key: str) -> str:
+    """The bars of a series, with its smallest and largest value."""
+    values = [
+        (step, float(value)) for step, value in zip(run.steps, run.columns[key], strict=True) if value is not None
+    ]
+    (curve,) = heights([values], run.steps[0], run.steps[-1], COLUMNS)
+    numbers = [value for _, value in values]
+    return f"{bars(curve, COLUMNS)} {min(numbers):.3g} to {max(numbers):.3g}"
 
 
 PAGES: dict[str, Callable[[], str]] = {"curves.md": curves_page}

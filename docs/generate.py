@@ -399,6 +399,7 @@ PAGES: dict[str, Callable[[], str]] = {
     **runpy.run_path(str(DOCS / "schemas.py"))["PAGES"],
     **runpy.run_path(str(DOCS / "curves.py"))["PAGES"],
     **runpy.run_path(str(DOCS / "figures.py"))["PAGES"],
+    **runpy.run_path(str(DOCS / "make_guards.py"))["PAGES"],
 }
 
 

@@ -28,7 +28,6 @@ def test_the_metrics_page_is_up_to_date():
 
 
 EVIDENCE = runpy.run_path(str(ROOT / "docs" / "make_evidence.py"))
-GUARDS = runpy.run_path(str(ROOT / "docs" / "make_guards.py"))
 SIMULATED = json.loads((ROOT / "docs" / "simulated.json").read_text())
 
 
@@ -38,9 +37,8 @@ def test_the_evidence_page_is_made_from_its_results():
     assert {(run["arm"], run["seed"]) for run in runs} == {(arm, seed) for arm in ARMS for seed in range(4)}
 
 
-def test_what_guards_do_to_training_is_told_from_its_results():
+def test_the_study_of_guards_has_each_run_once():
     runs = json.loads((ROOT / "docs" / "guards.json").read_text())
-    assert GUARDS["part"](runs) in (ROOT / "docs" / "guards.md").read_text(), "run `make guards-study`"
     messages = {(run["case"], run["guard"], run["seed"]) for run in runs}
     assert len(messages) == len(runs) == 8 * 20
 

@@ -69,11 +69,13 @@ FRAGMENTS = {
     "tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)\n",
     "inputs 5": RUN + "import torch.distributed as dist\n"
     "dist.init_process_group('gloo', init_method='file://' + __file__ + '.ranks', rank=0, world_size=1)\n",
+    "canary 2": "",
     "guards 1": RUN + EXAMPLE + "loader = [example_batch(step) for step in range(3)]\n"
     "metrics, lr, kl_coef = {'reward': 1}, 1, 0\nsave = load = update = lambda *_, **__: None\n",
     "guards 2": "output_dir = 'out'\ntrain = lambda *_, **__: None\n",
     "own-rules 1": RUN
     + "from pathlib import Path\nfrom tests.rules.texts import write_own\nwrite_own(Path('rules'))\n",
+    "own-rules 2": RUN,
     "postmortem 1": RUN,
     "replay 1": EXAMPLE + "steps = [(step, [example_batch(step)]) for step in range(3)]\n",
     "trackers 1": "import tracker_diag as td\n",
@@ -83,7 +85,7 @@ FRAGMENTS = {
     "run.diag.close()\ngood = mlflow.active_run().info.run_id\nmlflow.end_run()\nmlflow.start_run()\n",
 }
 """What a page leaves to its reader: the run, the model, the data."""
-MISSING = {"canary 1": "vllm", "inputs 1": "verifiers"}
+MISSING = {"canary 1": "vllm", "canary 3": "vllm", "inputs 1": "verifiers"}
 """Blocks that need a framework which the test environment lacks."""
 
 

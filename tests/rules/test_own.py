@@ -71,7 +71,7 @@ def test_what_cannot_be_used_is_told_at_set_up(own):
     (own / "ACM001.yaml").write_text((own / "ACM001.yaml").read_text().replace("reward below", "reward bellow"))
     for begin in (lambda: Monitor(rules=own), lambda: wrap(lambda metrics, step: None, rules=own)):
         with pytest.raises(
-            RuleError, match=r"ACM001.yaml:5: signals.reward_low: verb: 'bellow' given, .*; did you mean below"
+            RuleError, match=r"ACM001.yaml:6: signals.reward_low: verb: 'bellow' given, .*; did you mean below"
         ):
             begin()
 
@@ -89,7 +89,7 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     assert "What to do" not in page
     assert "false alarm" not in page
     note = mlflow_tags.with_links(note_on(summary, LINKS, PICTURE), "0", "run")
-    assert note.startswith("**Check it. Reward is low, since step 3.** [Report]")
+    assert note.startswith("**Fix it, then resume from step 2. Reward is low, since step 3.** [Report]")
     assert "What to do" not in note
     assert finding.to_json()["remedy"] == []
     assert findings_table([finding]).rows[0][-1] == ""
