@@ -43,7 +43,7 @@ collapse.
 
 NO_EXAMPLE = """\
 A NaN (*numerics*) comes in one
-step, and no curve shows it before. In the runs that we may show, nothing broke first at the other links.
+step, and no curve shows it before. In the runs that this page may use, no failure began at the other links.
 """
 
 
@@ -70,7 +70,7 @@ FAILURES: Mapping[Link, Example] = {
     "reward": Example(
         "GRPO, numbers, scorer returns 0, 0",
         ("reward", "frac_reward_zero_std", "loss"),
-        "From one step to the next, the reward is exactly 0. So in all groups, the rewards no longer differ.",
+        "Within one step, the reward drops to exactly 0. So in all groups, the rewards no longer differ.",
     ),
     "policy_update": Example(
         "GRPO, numbers, learning rate times 100 midway, 0",
@@ -80,7 +80,7 @@ FAILURES: Mapping[Link, Example] = {
     "critic": Example(
         "PPO, Follow, reward explodes, 0",
         ("train/value_loss", "train/explained_variance", "rollout/ep_rew_mean"),
-        "The value loss jumps, and the explained variance drops to 0. Look at the scale of the reward: it jumps too.",
+        "The value loss jumps, and the explained variance drops to 0. The cause is the reward: its size jumps too.",
     ),
     "exploration": Example(
         "one-file PPO, Acrobot, learning rate times 100 midway, 0",
@@ -113,11 +113,9 @@ def curves_page() -> str:
     links = {rule.id: rule.link for rule in catalog()}
     healthy = [name for name, run in runs.items() if not (run.fault or run.collapsed or labels.idle(run))]
     false = Counter(links[names[0]] for _, names in map(verdicts.get, healthy) if names)
-    parts = [HEAD]
+    parts = [f"{HEAD}\nOf {len(healthy)} healthy runs, {sum(false.values())} had a false alarm.\n"]
     for link, example in FAILURES.items():
-        count = f"in {false[link]} of {len(healthy)} healthy runs, the first alert came from this link."
         parts += [f"## {link.replace('_', ' ').capitalize()}\n", _drawn(runs[example.run], example)]
-        parts += [f"*False alarms*: {count}\n"]
         parts += [_drawn(runs[FALSE_ALARMS[link].run], FALSE_ALARMS[link])] if link in FALSE_ALARMS else []
     *others, last = (f"*{link}*" for link in get_args(Link) if link not in FAILURES)
     return "\n".join([*parts, f"## Links without an example\n\n{', '.join(others)} and {last}. {NO_EXAMPLE}"])

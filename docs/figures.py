@@ -12,7 +12,7 @@ SENTENCES = {
     "../README.md": (
         "`observe`, on one CPU core | {observe} ms |",
         "your logging call, on one CPU core | {log} ms more |",
-        "both together, in a training step of half a second on an {device} GPU | {ratio}× the step |",
+        "with tensors on an {device} GPU, a training step of half a second | {ratio}× as long |",
         "with a planted fault that did harm | the fault was named in {named} of {harmed} |",
         "without a fault | an alert was raised in {alarmed} of {healthy} |",
         "public logs of stable runs | an alert was raised in {loud} of {stable} |",
