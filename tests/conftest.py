@@ -144,7 +144,8 @@ def migrated_mlflow(shared_folder):
             made.with_suffix(".copy").rename(made)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MIGRATED_MLFLOW", str(made))
-        patch.setattr(utils, "_get_latest_schema_revision", cache(utils._get_latest_schema_revision))  # of 70 files
+        latest = utils._get_latest_schema_revision  # noqa: SLF001  # which reads 70 files at each call
+        patch.setattr(utils, latest.__name__, cache(latest))
         yield made
 
 
@@ -168,13 +169,13 @@ def mlflow_store(tmp_path, monkeypatch, new_mlflow_store):
 
     monkeypatch.chdir(tmp_path)
     uri = new_mlflow_store(tmp_path)
-    before = tracking_uri._tracking_uri  # else None; get_tracking_uri would name the store just made
+    before = tracking_uri._tracking_uri  # noqa: SLF001  # get_tracking_uri would name the store just made
     mlflow.set_tracking_uri(uri)
     yield uri
     while mlflow.active_run():
         mlflow.end_run()
     mlflow.set_tracking_uri(before)
-    fluent._active_experiment_id = None
+    fluent._active_experiment_id = None  # noqa: SLF001  # MLflow has no call that forgets it
     os.environ.pop("MLFLOW_EXPERIMENT_ID", None)  # set_experiment leaves it, and it is of this store alone
 
 

@@ -116,7 +116,7 @@ class Interrupted:
 
 
 def test_an_interrupt_as_we_begin_to_write_does_not_make_us_deaf(monkeypatch):
-    monkeypatch.setattr(base, "_ours", Interrupted(base._ours))
+    monkeypatch.setattr(base, "_ours", Interrupted(base._ours))  # noqa: SLF001  # no test can time a Ctrl-C
     with pytest.raises(KeyboardInterrupt), writing():
         pass
     assert not writing_of_ours()

@@ -58,14 +58,14 @@ def main(mode, rank, world, folder):
         else:
             share.stepped(step)
             share.stepped(step)  # as a trainer that logs several times a step
-        until(lambda: not ranks._thread._calls)  # there is no door: a trainer never waits for them
+        until(lambda: not ranks._thread._calls)  # noqa: SLF001  # there is no door: a trainer never waits for them
         (folder / f"{rank}.{step}").touch()
         if mode == "dies" and (step, rank) == (DIES, last):
             os.kill(os.getpid(), signal.SIGKILL)
         living = [other for other in range(world) if not (mode == "dies" and other == last and step > DIES)]
         until(lambda: all((folder / f"{other}.{step}").exists() for other in living))  # noqa: B023  # called at once
     monitor.close()  # here what came of the other's last step is taken
-    late = monitor._run.intake.missing or {}  # the rule that says so waits for more steps than these
+    late = monitor._run.intake.missing or {}  # noqa: SLF001  # the rule that says so waits for more steps than these
     missing = {str(other.number): steps for other, steps in late.items()}
     table = monitor.slices_table()
     result = {

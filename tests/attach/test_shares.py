@@ -88,7 +88,7 @@ def test_a_store_that_fails_costs_a_rank_nothing_and_is_counted():
     for step in range(3):
         share.monitor.observe(**rank.batch(step, 1))
         share.stepped(step)
-        rank.until(lambda: not ranks._thread._calls)  # there is no door: a trainer never waits for them
+        rank.until(lambda: not ranks._thread._calls)  # noqa: SLF001  # there is no door: a trainer never waits for them
     share.stepped(3)
     share.monitor.close()
     assert {str(failure) for failure in share.monitor.failures} == {"rank_errors: RuntimeError: the store is gone"}

@@ -71,8 +71,8 @@ def test_a_learning_rate_is_scaled_within_the_step_alone(model):
         assert schedule.get_last_lr() == [0.1]
     assert same(weights(model), weights(other))
     steps.close()
-    assert not optimizer._optimizer_step_pre_hooks
-    assert not optimizer._optimizer_step_post_hooks
+    assert not optimizer._optimizer_step_pre_hooks  # noqa: SLF001  # torch lists them nowhere else
+    assert not optimizer._optimizer_step_post_hooks  # noqa: SLF001  # torch lists them nowhere else
 
 
 def test_it_finds_the_optimiser_that_accelerate_wraps(model):

@@ -76,10 +76,10 @@ def measure(generations: int, logging_steps: int, folder: Path) -> tuple[list[li
                 torch.manual_seed(0)
                 luck.seed(0)
             trainer.callback_handler.callbacks[0] = ours if with_us else TrainerCallback()
-            ours._hooks.close()
+            ours._hooks.close()  # noqa: SLF001  # off and on within one run, which no user does
             if with_us:
-                ours._look(trainer, GrpoTensors)
-                ours._look_at_samples(trainer)
+                ours._look(trainer, GrpoTensors)  # noqa: SLF001  # on again
+                ours._look_at_samples(trainer)  # noqa: SLF001  # on again
             spent[0], self.began = 0.0, time.thread_time()
 
     luck = random.Random(0)
@@ -99,7 +99,7 @@ def measure(generations: int, logging_steps: int, folder: Path) -> tuple[list[li
             (Rows, "generated", spent),
             (CompletionSamples, "rewards", spent),
             (CompletionSamples, "generation", spent),
-            (Outbox, "_deliver", written),
+            (Outbox, "_deliver", written),  # private: all writing is in it
         ):
             timers.enter_context(patch.object(owner, name, timed(getattr(owner, name), into)))
         trainer.train()

@@ -157,7 +157,7 @@ def built(kind: str, shape: dict[str, Any], dtype: torch.dtype) -> Any:
     gc.collect()
     torch.cuda.empty_cache()
     config = getattr(transformers, f"{kind}Config")(**shape)
-    config._attn_implementation = "sdpa"  # no other way to name it in a config
+    config._attn_implementation = "sdpa"  # noqa: SLF001  # no other way to name it in a config
     return getattr(transformers, f"{kind}ForCausalLM")(config).to("cuda", dtype)
 
 

@@ -347,8 +347,8 @@ def forked(call: Callable[[], object], log: Path, within: float = 900.0) -> int 
             os.dup2(out.fileno(), 1)
             os.dup2(out.fileno(), 2)
             os.setpgid(0, 0)
-            atexit._clear()  # the parent tidies up what is the parent's
-            for item in list(weakref.finalize._registry):
+            atexit._clear()  # noqa: SLF001  # the parent tidies up what is the parent's
+            for item in list(weakref.finalize._registry):  # noqa: SLF001  # the parent's too
                 item.atexit = False
             code = 1
             try:
@@ -360,7 +360,7 @@ def forked(call: Callable[[], object], log: Path, within: float = 900.0) -> int 
                 traceback.print_exc()
             finally:
                 with suppress(BaseException):
-                    atexit._run_exitfuncs()
+                    atexit._run_exitfuncs()  # noqa: SLF001  # as where a process ends by itself
                 out.flush()
                 os._exit(code)
     deadline = time.monotonic() + within

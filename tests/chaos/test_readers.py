@@ -33,7 +33,7 @@ from tracker_diag.samples.audit.audit import audit
 from tracker_diag.samples.traces.report import read_traces
 from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.delivery.deliver import deliver
-from tracker_diag.trackers.delivery.journal import VERSION, Journal, _line
+from tracker_diag.trackers.delivery.journal import VERSION, Journal, _line  # private: whole lines that hold no entry
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.files.read import read_metrics
 from tracker_diag.trackers.tokens.log import read_tokens

@@ -192,7 +192,7 @@ def test_a_long_run_is_kept_in_few_blocks(rng):
     values[15_000:] -= 0.4
     result = course(values)
     assert result.rows == 20_000
-    assert len(result._blocks.means) < 2 * MOST
+    assert len(result.state_dict()["blocks"]["means"]) < 2 * MOST
     assert result.fall().lost
     assert abs(result.fall().onset - 150_000) < 6_000  # a level is the mean of a tenth of the run
 

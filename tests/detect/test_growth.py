@@ -52,9 +52,9 @@ def test_the_long_one_decides_in_a_run_meant_to_be_long():
 def test_a_run_that_became_long_is_a_long_one(expected):
     detector = GrowthDetector(GrowthSettings(expected_steps=expected))
     run(detector, [0.1] * LONG_RUN)
-    assert not detector._handed_over
+    assert not detector.state_dict()["handed_over"]
     run(detector, [0.1])
-    assert detector._handed_over
+    assert detector.state_dict()["handed_over"]
     assert detector.holds is False
 
 
@@ -67,14 +67,14 @@ def test_growth_that_holds_is_not_handed_over():
     assert detector.baseline == pytest.approx(0.1)
     holds = run(detector, [0.1] * 100, start=620)
     assert holds[-1] is False
-    assert detector._handed_over
+    assert detector.state_dict()["handed_over"]
 
 
 def test_a_long_one_that_cannot_tell_does_not_decide():
     detector = GrowthDetector(GrowthSettings(expected_steps=20_000))
     holds = run(detector, [0.1] * 100 + [10.0] * 20 + [0.1] * 200)
     assert holds[-1] is False
-    assert not detector._handed_over
+    assert not detector.state_dict()["handed_over"]
 
 
 @pytest.mark.slow
@@ -86,9 +86,9 @@ def test_rebaseline_begins_with_the_short_one_and_a_long_run_remains_one():
     assert (detector.holds, detector.ready, detector.seen, detector.onset) == (None, False, 2, None)
     run(detector, [5.0] * 10)
     assert detector.holds is False
-    assert not detector._handed_over
+    assert not detector.state_dict()["handed_over"]
     run(detector, [5.0] * 2)
-    assert detector._handed_over
+    assert detector.state_dict()["handed_over"]
     assert detector.holds is False
 
 

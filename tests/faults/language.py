@@ -109,7 +109,7 @@ def run(kind: str, on: str, fault: Fault, seed: int) -> dict[int, dict[str, floa
     set_seed(seed)
     watcher = Watcher(fault, steps)
     model = Qwen2ForCausalLM.from_pretrained(task.CHECKPOINT, dtype=torch.float32)
-    model.config._name_or_path = str(task.CHECKPOINT)
+    model.config._name_or_path = str(task.CHECKPOINT)  # noqa: SLF001  # where TRL reads the reference
     if fault.get("freeze"):
         for name, parameter in model.named_parameters():
             parameter.requires_grad = name == "model.norm.weight"

@@ -229,9 +229,8 @@ def test_not_with_a_missing_series_is_unknown():
 def test_state_does_not_grow_with_the_run(length):
     engine = Engine([rule()])
     run(engine, list(itertools.islice(itertools.cycle([1.0]), length)))
-    watch = engine._watches[0]
-    assert watch.past == []
-    assert watch.finding is None
+    (watch,) = engine.state_dict()["watches"].values()
+    assert (watch["past"], watch["finding"]) == ([], None)
 
 
 def test_a_rule_that_could_not_have_fired_is_blind_and_not_healthy():

@@ -1,20 +1,11 @@
 """Samples of several ranks: rank 0 counts those of all."""
 
-import time
-
 import pytest
 import torch.distributed as dist
 
+from tests.tensors.rank import settle, take_sent
 from tracker_diag import Monitor, ThroughStore
 from tracker_diag.testing import CapturingTracker
-
-
-def settle(ranks):
-    """Until what waits is sent, which no public name says and a test of several ranks has to know."""
-    deadline = time.monotonic() + 60
-    while ranks._thread._calls:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -33,8 +24,7 @@ def test_samples_of_another_rank_count_a_step_later_and_the_last_ones_at_the_end
         second.samples(reward=[0.0, 0.0], calls=CALLS)
         second.log({}, step)
         settle(ranks[1])
-        ranks[0]._thread.put(ranks[0]._take)
-        settle(ranks[0])
+        take_sent(ranks[0])
         if step == 0:
             first.samples(reward=[1.0, 1.0], group=["a", "a"])
         first.log({}, step)  # at step 1 it has none of its own

@@ -80,7 +80,8 @@ def out_of_step(rank, world, port, folder):
 def hung(rank, world, port, folder):
     """After step 3 rank 1 is stopped, and continues when the others have made six steps more."""
     begin(rank, world, port)
-    monitor = Monitor([CapturingTracker()], ranks=AllReduce(), window=1)
+    ranks = AllReduce()
+    monitor = Monitor([CapturingTracker()], ranks=ranks, window=1)
     for step in range(20):
         if (step, rank) == (4, 1):
             (folder / "1.waits").touch()
@@ -94,7 +95,7 @@ def hung(rank, world, port, folder):
             until((folder / "1.9").exists)
         if step > 9:  # in step again, as training keeps them
             until(lambda: all((folder / f"{other}.{step}").exists() for other in range(world)))  # noqa: B023
-            until(lambda: not monitor._run.intake._ranks._store._thread._calls)
+            settle(ranks._store)  # noqa: SLF001  # as all of them do, once they have parted
     monitor.close()
     return report(monitor)
 
@@ -122,7 +123,7 @@ def through_store(rank, world, port, folder):
     for step in range(40):
         monitor.observe(**batch(step, rank))
         monitor.log({"reward": 0.5}, step)
-        until(lambda: not ranks._thread._calls)  # this step is reported
+        settle(ranks)  # this step is reported
         (folder / f"{rank}.{step}").touch()
         if (step, rank) == (LAST, 1):
             (folder / "1.waits").touch()
@@ -146,7 +147,7 @@ def deciding(monitor, rank, folder):
         if step == 0 and rank == 0:
             (saved := folder / "saved").write_text("weights")
             monitor.checkpoint(saved, 0)
-            monitor.guards.checkpoints._underway[0].result(60)
+            until(monitor.guards.checkpoints.state_dict)  # it has been read
     return decisions
 
 
@@ -227,6 +228,17 @@ def until(holds):
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def settle(ranks):
+    """Until `ranks` have sent and taken in what waits."""
+    until(lambda: not ranks._thread._calls)  # noqa: SLF001  # no trainer waits for this, so it has no public name
+
+
+def take_sent(ranks):
+    """Have rank 0 take in what the others have sent by now."""
+    ranks._thread.put(ranks._take)  # noqa: SLF001  # a step would do so, but not wait for it
+    settle(ranks)
 
 
 def report(monitor):

@@ -119,12 +119,13 @@ def test_a_decoder_that_hangs_is_waited_for_no_longer_than_said(monkeypatch):
 
 
 def test_at_the_end_it_waits_for_all_and_its_thread_ends():
-    decoder, asked = Decoder(of_words), wanted([1], [2])
+    before, decoder, asked = {*threading.enumerate()}, Decoder(of_words), wanted([1], [2])
     decoder.texts(asked)
+    (thread,) = {*threading.enumerate()} - before
     decoder.close(60)
     assert decoder.texts(asked) == [("w1",), ("w2",)]
-    decoder._thread._thread.join(60)
-    assert not decoder._thread._thread.is_alive()
+    thread.join(60)
+    assert not thread.is_alive()
     Decoder(of_words).close(0)  # one that was never asked
 
 

@@ -90,7 +90,7 @@ def test_steps_without_signal_beyond_the_usual_count_until_the_pair_is_on_policy
     for step, scale in enumerate([*scales, *[0.0] * (empty + WINDOW)]):
         monitor.observe(**batch(rng, scale, 1.0))
         monitor.log({}, step)
-        signal.append(monitor._run.windows["policy"].signal)
+        signal.append(monitor._run.windows["policy"].signal)  # noqa: SLF001  # no public name says it step by step
     assert signal == [*[False] * empty, *[True] * (len(signal) - empty - 1), False]
 
 

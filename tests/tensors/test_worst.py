@@ -163,6 +163,7 @@ def test_cells_that_come_and_go_are_looked_for_by_name(rng):
 
 
 def test_nothing_is_done_where_nothing_is_asked(rng, monkeypatch):
+    # Private: all looking goes through it.
     monkeypatch.setattr(worst, "_rows", lambda *_: pytest.fail("looked at a slice that nobody asked for"))
     assert worst_of(tensors(rng), []) == {}
 

@@ -48,7 +48,7 @@ def sections(spec):
 
 @pytest.mark.slow
 def test_the_view_of_wandb_shows_both_slices_of_each_pair_over_our_own_step():
-    model = workspace("someone", "rl")._to_model()
+    model = workspace("someone", "rl")._to_model()  # noqa: SLF001  # what W&B is sent
     results = sections(json.loads(model.model_dump_json(by_alias=True, exclude_none=True))["spec"])
     assert list(results) == SECTIONS
     picture, outcomes = results.pop("Verdict")

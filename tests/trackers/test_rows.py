@@ -68,7 +68,7 @@ def test_a_long_run_is_held_in_bounded_memory_with_means_and_loses_neither_spars
     for step in range(0, 200_000, 10):
         values = {"reward": float(step), "loss": math.nan if step == 70_000 else 1.0, "note": 7.0}
         rows.put_row(step, values | ({"eval_score": float(step)} if step % 20_000 == 0 else {}), "", clock=step / 10)
-        assert rows._held <= 1004  # at each row, before any run is made of them
+        assert rows._held <= 1004  # noqa: SLF001  # at each row, before any run is made of them
     run = rows.finish("it")
     steps = list(run.rows)
     assert 250 < len(steps) < 1000

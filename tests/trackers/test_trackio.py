@@ -29,7 +29,7 @@ def test_the_time_line_of_an_alert_comes_with_the_next_step(trackio_runs):
     run.log({"loss": math.nan}, step=0)
     until = time.monotonic() + 60
     # What is drawn in a thread comes with the next step, so nothing outside says that it is there.
-    while run.diag.trackers[0]._drawn is None and time.monotonic() < until:
+    while run.diag.trackers[0]._drawn is None and time.monotonic() < until:  # noqa: SLF001  # as said above
         time.sleep(0.05)
     run.log({"loss": 0.1}, step=1)
     run.finish()

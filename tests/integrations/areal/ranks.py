@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import sys
-import time
 from functools import partial, update_wrapper
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +25,9 @@ from areal.utils.recover import RecoverHandler
 from areal.utils.stats_logger import StatsLogger
 from torch.distributed import distributed_c10d
 
+from tests.tensors.rank import settle
 from tracker_diag import Monitor
+from tracker_diag.attach.shares import together
 
 STEPS, ROWS, PROMPT, WIDTH, WIDER_FROM = 45, 12, 4, 28, 30
 COMPARED = 12
@@ -126,13 +127,14 @@ def main(folder):
     trainer = a_trainer(folder / "watched", world)
     ppo.grpo_loss_fn = losses = update_wrapper(Losses(), theirs)
     tracker_diag_areal.Monitor = partial(Monitor, window=STEPS)  # in which all steps are
+    ranks = []
+    tracker_diag_areal.together = lambda *own: ranks.append(together(*own)) or ranks[-1]
     monitor = tracker_diag_areal.attach(trainer)
     generator = torch.Generator().manual_seed(rank)
     result["watched"] = train(trainer, generator, range(COMPARED), monitor)
     train(trainer, generator, range(COMPARED, STEPS), monitor)
     torch.save(losses.given, folder / f"{rank}.pt")
-    while monitor._run.intake._ranks._thread._calls:  # what it has to hand over is on its way
-        time.sleep(0.01)
+    settle(*ranks)  # what it has to hand over is on its way
     dist.barrier(group=trainer.actor.cpu_group)
     trainer.stats_logger.close()
     table = monitor.slices_table()
@@ -140,7 +142,6 @@ def main(folder):
         "hooked": ppo.grpo_loss_fn is not losses,
         "table": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
         "failures": [str(failure) for failure in monitor.failures],
-        "missing": len(monitor._run.intake.missing or ()),
         "backends": [failure.name for failure in monitor.trackers],
     }
     (folder / f"{rank}.json").write_text(json.dumps(result))

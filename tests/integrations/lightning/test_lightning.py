@@ -148,7 +148,7 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
         return [values.detach() for values in module.parameters()], rows
 
     def ours(self):
-        return [DiagnosticsCallback, of_callback._Listener]
+        return [DiagnosticsCallback, of_callback._Listener]  # private: its calls are broken one by one
 
     def owner(self, kind):
         return getattr(pl, kind)

@@ -9,6 +9,7 @@ import tracker_diag_open_instruct as integration
 
 from tests.integrations.conformance import Resumes, SameWithUs, SurvivesWhatIsGone, counted
 from tracker_diag import Monitor
+from tracker_diag.tensors.ranks import AllReduce
 
 pytestmark = pytest.mark.nightly  # with stand-ins of its modules; by day ROLL alone is tried so
 
@@ -157,16 +158,20 @@ def test_learners_put_their_tokens_together(utils, monkeypatch):
 
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    made = []
-    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 1 if group is not None else 2)
-    monkeypatch.setattr(
-        integration, "Monitor", lambda *given, **named: made.append(Monitor(*given, **named)) or made[-1]
-    )
+    alone, made = dist.get_world_size, []
+
+    def all_reduce():
+        monkeypatch.setattr(dist, "get_world_size", alone)  # or it would wait for the others
+        made.append(AllReduce())
+        return made[-1]
+
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 2)
+    monkeypatch.setattr(integration, "AllReduce", all_reduce)
     try:
         integration.attach()
         for number in range(2):
             _, arrays, _ = step(utils, config(), number)
-        assert made[-1]._run.intake._ranks is not None
+        assert [ranks.together for ranks in made] == [True]
         assert arrays["diag/mismatch/post_tool/count"] == 2 * 2 * 4
     finally:
         dist.destroy_process_group()

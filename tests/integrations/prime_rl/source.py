@@ -110,8 +110,7 @@ def main():
     released.start_run()
     log, end = monitors()
     hooked = train(CustomLossConfig(import_path="tracker_diag_prime_rl.loss"), log, load)
-    (watch,) = tracker_diag_prime_rl._process
-    monitor = watch._monitor
+    monitor = tracker_diag_prime_rl.attach()  # the one that watches by now
     known = {row[1] for row in monitor.slices_table().rows}
     assert {"text_only", "post_tool"} <= known, known
     end()

@@ -2,7 +2,6 @@ import asyncio
 import json
 import os
 import sys
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
@@ -13,6 +12,7 @@ import torch
 import tracker_diag_prime_rl as integration
 
 from tests.integrations.conformance import Resumes, SameWithUs, SurvivesWhatIsGone, WatchedOnce, counted
+from tests.tensors.rank import take_sent
 from tracker_diag import Monitor, ThroughStore
 from tracker_diag.errors import SourceError
 from tracker_diag.testing import CapturingTracker
@@ -233,17 +233,22 @@ def micro_batch(prompts):
 
 
 @pytest.fixture
-def prime_rl(module, monkeypatch):
+def process(monkeypatch):
+    """What this process knows, which a test that plays several processes clears."""
+    monkeypatch.setattr(integration, "_process", watched := [])
+    monkeypatch.setattr(integration, "_trainer", trainer := integration._Trainer())  # private: as it begins
+    return SimpleNamespace(watched=watched, trainer=trainer, ranks=[])
+
+
+@pytest.fixture
+def prime_rl(module, process):
     for name in ("prime_rl", "prime_rl.configs", "prime_rl.trainer", "prime_rl.trainer.rl"):
         module(name)
     module("prime_rl.configs.trainer", DefaultLossConfig=DefaultLossConfig)
     module("prime_rl.trainer.rl.loss", default_loss_fn=default_loss_fn)
-    # Private: this is what one process knows. A test that plays several processes has to clear it.
-    monkeypatch.setattr(integration, "_process", [])
-    monkeypatch.setattr(integration, "_trainer", integration._Trainer())
     module("prime_rl.trainer.rl.data", DataLoader=type("DataLoader", (DataLoader,), {}))
     module("prime_rl.trainer.ckpt", CheckpointManager=type("CheckpointManager", (CheckpointManager,), {}))
-    integration._trainer.hook_trainer()  # as when prime-rl imports our loss
+    process.trainer.hook_trainer()  # as when prime-rl imports our loss
     return module("prime_rl.monitors", Monitor=Base, MONITORS=[])
 
 
@@ -377,27 +382,27 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatIsGone, Resumes):
             ("manager", "save"): True}  # fmt: skip
 
     @pytest.fixture(autouse=True)
-    def modules(self, prime_rl):
-        self.prime_rl, self.anew = prime_rl, False
+    def modules(self, prime_rl, process):
+        self.prime_rl, self.process, self.anew = prime_rl, process, False
         data, ckpt = (sys.modules[f"prime_rl.trainer.{item}"] for item in ("rl.data", "ckpt"))
         self.parts = {"data": data, "ckpt": ckpt, "loader": data.DataLoader, "manager": ckpt.CheckpointManager}
 
     def owners(self, training):
         """As they are before prime-rl imports our loss."""
         self.parts["data"].DataLoader, self.parts["ckpt"].CheckpointManager = DataLoader, CheckpointManager
-        integration._trainer.__init__()
+        self.process.trainer.__init__()
         self.anew = True
         return self.parts | {"loader": DataLoader, "manager": CheckpointManager}
 
     def make(self):
         training = Wandb([])
         self.prime_rl.MONITORS[:] = [training]
-        integration._process.clear()
+        self.process.watched.clear()
         return training
 
     def attach(self, training, monitor=None):
         if self.anew:
-            integration._trainer.hook_trainer()
+            self.process.trainer.hook_trainer()
         return integration.attach(monitor=monitor)
 
     def train(self, training, loss=integration.loss):
@@ -473,28 +478,22 @@ def test_of_a_release_rank_0_sees_its_sequences_and_metrics(released, rng):
 
 
 @pytest.fixture
-def job(monkeypatch):
+def job(monkeypatch, process):
     """Makes this process one rank of a job, as a launcher and `torch.distributed` do; all have one store."""
     store = torch.distributed.HashStore()
+
+    def together(rank, world):
+        process.ranks.append(ThroughStore(store, rank, world, f"host-{rank}"))
+        return process.ranks[-1]
 
     def become(rank, world):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", str(world))
-        monkeypatch.setattr(
-            integration, "together", lambda rank, world: ThroughStore(store, rank, world, f"host-{rank}")
-        )
-        integration._process.clear()
+        monkeypatch.setattr(integration, "together", together)
+        process.watched.clear()
+        return process
 
     return become
-
-
-def shared(monitor):
-    """Rank 0 has taken in what the others have sent."""
-    ranks = monitor._run.intake._ranks
-    ranks._thread.put(ranks._take)
-    deadline = time.monotonic() + 60
-    while ranks._thread._calls:
-        assert time.monotonic() < deadline
 
 
 @pytest.fixture(params=["released", "monitors"])
@@ -518,47 +517,46 @@ def test_rank_0_sees_what_other_ranks_train_on(released, listed, rng, job, tmp_p
                 asyncio.run(item.log(metrics, step=step))
             released.monitor.log(metrics, step=step)
 
-    job(0, 2)
+    process = job(0, 2)
     listed[:] = [Wandb([])]
     one_step(0)
-    (first,) = integration._process
+    (first,), monitor = process.watched, integration.attach()
     theirs, released.monitor, listed[:] = (released.monitor, [*listed]), Released(), []
     job(1, 2)
     one_step(0)
-    (second,) = integration._process
+    (second,) = process.watched
     assert second.share is not None
     sys.modules["prime_rl.trainer.ckpt"].CheckpointManager(tmp_path).save(0, None, None, None, None)
     assert not [*tmp_path.rglob("tracker_diag_*")]
     second.ended()
-    assert not +second._monitor.health
+    assert not +second.share.monitor.health
     job(0, 2)
-    integration._process[:] = [first]
+    process.watched[:] = [first]
     released.monitor, listed[:] = theirs
-    shared(first._monitor)
+    take_sent(process.ranks[0])
     one_step(1)
-    assert counted(first._monitor, "mismatch")["post_tool"] == 3 * 4 * 14  # two steps of its own, one of the other's
-    assert not first._monitor._run.intake.missing
+    assert counted(monitor, "mismatch")["post_tool"] == 3 * 4 * 14  # two steps of its own, one of the other's
     first.ended()
-    assert not +first._monitor.health
+    assert not +monitor.health
 
 
 @pytest.mark.parametrize(("rank", "share"), [(0, (0, 2)), (1, None), (2, (1, 2)), (3, None)])
 def test_of_ranks_that_have_the_same_sequences_one_hands_them_over(prime_rl, job, rank, share):
-    job(rank, 4)
-    assert integration._trainer.share() is None  # before anybody knows
+    process = job(rank, 4)
+    assert process.trainer.share() is None  # before anybody knows
     load(same=2)
-    assert integration._trainer.share() == share
+    assert process.trainer.share() == share
 
 
-def test_the_first_loss_of_a_release_attaches_and_other_ranks_keep_nothing(released, monkeypatch):
+def test_the_first_loss_of_a_release_attaches_and_other_ranks_keep_nothing(released, process, monkeypatch):
     losses = train_released(released, np.random.default_rng(5), 2)
-    (watch,) = integration._process
+    (watch,) = process.watched
     assert watch is not None
     monkeypatch.setenv("RANK", "1")
-    integration._process.clear()
+    process.watched.clear()
     released.monitor = Released()
     assert train_released(released, np.random.default_rng(5), 2) == losses
-    assert integration._process == [None]
+    assert process.watched == [None]
     assert "log" not in vars(released.monitor)
 
 

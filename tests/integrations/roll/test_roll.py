@@ -179,7 +179,8 @@ def test_without_a_reference_rolls_copy_of_the_old_policy_is_none(roll):
 def test_it_is_closed_before_the_tracker(roll):
     monitor = integration.attach(Config(), monitor=Monitor())
     train(roll, Config(), 3).finish()
-    assert monitor._summary is not None  # no public property says that a monitor is closed
+    monitor.log({}, 3)
+    assert monitor.health["after_close"] == 1
 
 
 def test_history_of_a_resumed_run_is_not_told_again(roll):

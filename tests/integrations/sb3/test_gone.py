@@ -62,7 +62,7 @@ class TestConformance(SurvivesWhatBreaks):
         return [*plain().policy.parameters()]
 
     def ours(self):
-        return [DiagnosticsCallback, callback._Writer]
+        return [DiagnosticsCallback, callback._Writer]  # private: its calls are broken one by one
 
     def owner(self, kind):
         return {known.__name__: known for known in KINDS}[kind]

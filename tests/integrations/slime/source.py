@@ -123,7 +123,7 @@ def main():
     plain = train(loss, logging_utils, None)
     released.start_run()
     hooked = train(loss, logging_utils, "tracker_diag_slime.tis")
-    (monitor,) = tracker_diag_slime._trainer
+    monitor = tracker_diag_slime.attach(None)  # the one that watches by now
     monitor.close()
     modules = [*(f"{PACKAGE}.{name}" for name in MODULES), logging_utils.__name__]
     released.keep(monitor, modules, same=plain == hooked)

@@ -1,5 +1,4 @@
 import sys
-import time
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -15,8 +14,10 @@ from tests.integrations.conformance import (
     counted,
     same,
 )
+from tests.tensors.rank import take_sent
 from tracker_diag import Monitor, ThroughStore
 from tracker_diag.hooks import HookError
+from tracker_diag.rules.loader import in_force
 from tracker_diag.testing import CapturingTracker
 
 pytestmark = pytest.mark.nightly  # with stand-ins of its modules; by day ROLL alone is tried so
@@ -72,11 +73,12 @@ def slime(module, monkeypatch):
         "slime.backends.megatron_utils.cp_utils", slice_log_prob_with_cp=lambda item, total, n: item[n // 2 :]
     )
     # Private: these lists are what one process knows. A test that plays several processes has to clear them.
-    monkeypatch.setattr(integration, "_trainer", [])
-    monkeypatch.setattr(integration, "_rollouts", [])
+    monkeypatch.setattr(integration, "_trainer", trainer := [])
+    monkeypatch.setattr(integration, "_rollouts", rollouts := [])
     return SimpleNamespace(
-        logging_utils=module("slime.observability.logging_utils", log=log), parallel=parallel, half=half
-    )
+        logging_utils=module("slime.observability.logging_utils", log=log), parallel=parallel, half=half,
+        trainer=trainer, rollouts=rollouts,
+    )  # fmt: skip
 
 
 def arguments(**others):
@@ -173,7 +175,7 @@ class TestConformance(SameWithUs, WatchedOnce, KnowsTheSettings, LeavesNoHook, R
         sys.modules["slime.backends.megatron_utils.model"].save_checkpoint(1, folder, None, None)
 
     def resume(self, folder, monitor):
-        integration._trainer.clear()  # as a process that begins
+        self.slime.trainer.clear()  # as a process that begins
         self.attach(arguments(load=str(folder)), monitor)
 
     def test_a_base_model_in_megatrons_form_is_nothing_to_resume(self, tmp_path, caplog):
@@ -205,15 +207,16 @@ def test_a_rank_that_logs_nothing_and_has_no_share_of_its_own_watches_nothing(sl
     slime.parallel.main = False
     vars(slime.parallel).update(place)
     train(slime, arguments(), integration.tis)
-    assert integration._trainer == [None]
+    assert slime.trainer == [None]
     assert slime.logging_utils.log is log
     assert sys.modules["slime.backends.megatron_utils.model"].train_one_step is train_one_step
 
 
 @pytest.mark.slow
 def test_the_rank_that_logs_sees_what_other_ranks_train_on(slime, monkeypatch):
-    store, args = torch.distributed.HashStore(), arguments()
-    monkeypatch.setattr(integration, "together", lambda *own: ThroughStore(store, *own))
+    store, args, ranks = torch.distributed.HashStore(), arguments(), []
+    together = lambda *own: ranks.append(ThroughStore(store, *own)) or ranks[-1]  # noqa: E731
+    monkeypatch.setattr(integration, "together", together)
 
     def one_step(rollout, step, generator):
         model = sys.modules["slime.backends.megatron_utils.model"]
@@ -223,24 +226,19 @@ def test_the_rank_that_logs_sees_what_other_ranks_train_on(slime, monkeypatch):
     slime.parallel.data = (0, 2)
     one_step(0, 0, generator)
     slime.logging_utils.log(args, {"train/step": 0}, step_key="train/step")
-    (first,) = integration._trainer
+    (first,) = slime.trainer
     slime.parallel.main, slime.parallel.data = False, (1, 2)
-    integration._trainer.clear()
+    slime.trainer.clear()
     one_step(0, 0, generator)  # it comes to be watched within the first one, whose end is then that of the next
     one_step(0, 1, generator)
     one_step(1, 0, generator)
-    (second,) = integration._trainer
+    (second,) = slime.trainer
     second.close()
     assert not +second.health
-    ranks = first._run.intake._ranks
-    ranks._thread.put(ranks._take)
-    integration._trainer[:] = [first]
-    deadline = time.monotonic() + 60
-    while ranks._thread._calls:
-        assert time.monotonic() < deadline
+    take_sent(ranks[0])
+    slime.trainer[:] = [first]
     integration.tis(args=args, **micro_batch(generator))
     slime.logging_utils.log(args, {"train/step": 1}, step_key="train/step")
-    assert not first._run.intake.missing
     assert counted(first, "mismatch")["post_tool"] == (2 + 1 + 3 * 2) * 5
     first.close()
     assert not +first.health
@@ -250,7 +248,7 @@ def test_the_rank_that_logs_sees_what_other_ranks_train_on(slime, monkeypatch):
 def test_a_megatron_that_has_changed_costs_the_other_ranks_alone(slime, monkeypatch, caplog):
     monkeypatch.delattr(sys.modules["megatron.core.mpu"], "get_data_parallel_rank")
     train(slime, arguments(), integration.tis)
-    (monitor,) = integration._trainer
+    (monitor,) = slime.trainer
     assert counted(monitor, "mismatch")["post_tool"] == 3 * 2 * 5
     assert "tokens of other ranks than the one that logs are not seen" in caplog.text
 
@@ -295,7 +293,7 @@ def test_older_slime_logs_elsewhere(slime, name, monkeypatch):
         monkeypatch.setitem(sys.modules, package, ModuleType(package))
         sys.modules[package].__path__ = []
     train(slime, arguments(), integration.tis)
-    (monitor,) = integration._trainer
+    (monitor,) = slime.trainer
     assert monitor.summary().steps == 3
     assert monitor.failures == []
 
@@ -313,7 +311,7 @@ def test_whatever_is_gone_is_told_once_and_training_goes_on(slime, caplog, name,
     assert len(without(owner, place, first)) == 3
     assert len(train(slime, arguments(), integration.tis)) == 6
     without.reported_once(caplog.messages)
-    assert (integration._trainer == [None]) == ("log" in name or name == "initialize")
+    assert (slime.trainer == [None]) == ("log" in name or name == "initialize")
 
 
 @pytest.mark.slow
@@ -341,7 +339,7 @@ def test_rollouts_that_cannot_be_watched_are_told_and_go_on(slime, monkeypatch, 
     def broken(*args, **kwargs):
         raise ValueError("a rule of yours")
 
-    monkeypatch.setattr(integration, "_monitor", broken)
+    monkeypatch.setattr(integration, "in_force", broken)
     for rollout in range(2):
         assert integration.log_rollout(rollout, arguments(), [], None, 5.0) is False
     assert caplog.text.count("the rollouts of this slime are not watched: ValueError: a rule of yours") == 1
@@ -355,18 +353,18 @@ def test_rollouts_have_a_monitor_of_their_own_and_each_rule_one_of_the_two(slime
     samples = [SimpleNamespace(reward=1.0, status=status, response_length=4) for _ in range(4)]
     for rollout in range(3):
         assert integration.log_rollout(rollout, args, samples, {"rollout/extra": 1.0}, 5.0) is False
-    (rollouts,) = integration._rollouts
+    (rollouts,) = slime.rollouts
     assert rollouts.summary().steps == 3
     trainer = integration.attach(args)
-    own, others = ({rule.id for rule in item._run.judge.engine.rules} for item in (rollouts, trainer))
+    own, others = ({*item.summary().blind, *item.summary().healthy} for item in (rollouts, trainer))
     assert own
     assert not own & others
-    assert {rule.link for rule in rollouts._run.judge.engine.rules} == set(integration.ROLLOUT_LINKS)
+    assert {rule.link for rule in in_force() if rule.id in own} == set(integration.ROLLOUT_LINKS)
 
 
 def test_samples_are_counted_by_group_with_the_parts_of_their_reward(slime):
     seen = CapturingTracker()
-    integration._rollouts[:] = [Monitor([seen])]
+    slime.rollouts[:] = [Monitor([seen])]
     cut, whole = SimpleNamespace(value="truncated"), SimpleNamespace(value="completed")
     right = (1.0, whole, 4)
     samples = [
@@ -382,4 +380,4 @@ def test_samples_are_counted_by_group_with_the_parts_of_their_reward(slime):
     samples = [SimpleNamespace(reward=None, status=whole, response_length=4, group_index=None, response="yes")]
     integration.log_rollout(4, arguments(), samples, None, 5.0)
     assert "diag/samples/reward" not in seen.scalars(4)
-    assert not integration._rollouts[0].failures
+    assert not slime.rollouts[0].failures

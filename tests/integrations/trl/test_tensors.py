@@ -1,3 +1,4 @@
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -198,9 +199,12 @@ def test_of_iw_opd_the_samplers_ratio_is_seen_too(listening):
 def test_nothing_of_the_graph_is_kept(listening):
     trainer = made(beta=0.1)
     tensors = GrpoTensors(trainer, listening)
-    step(tensors, trainer, inputs(ref_per_token_logps=torch.zeros(B, T)), torch.zeros(B, T, requires_grad=True) * 2)
+    given = torch.zeros(B, T, requires_grad=True) * 2
+    kept = weakref.ref(given)
+    step(tensors, trainer, inputs(ref_per_token_logps=torch.zeros(B, T)), given)
     assert not listening.batches[0]["logprobs"].requires_grad
-    assert tensors._logprobs is None
+    del given
+    assert kept() is None
 
 
 def test_without_trl_it_says_what_to_install(monkeypatch):

@@ -305,7 +305,7 @@ def loop(request, monkeypatch):
 
     def run(folder, breaks=None, **settings):
         did = getattr(loops, request.param)(folder, breaks, settings)
-        monitor = tracker_diag_verl._Watch.current._monitor
+        monitor = tracker_diag_verl._Watch.current._monitor  # private: `fit` gives no Tracking away
         assert monitor.failures == []
         return did, monitor
 

@@ -137,7 +137,8 @@ def main():
 
     tracker = "mlflow" if os.environ["BACKENDS"] == "1" else "console"
     tracking = Tracking("released", "run", default_backend=[tracker], config=CONFIG)
-    RECORDER._post = _Watch.current._workers.receive  # a worker's process and the driver's are one here
+    # Private: a worker's process and the driver's are one here, and there is no Ray job with a mailbox.
+    RECORDER._post = _Watch.current._workers.receive
 
     def update():
         RECORDER.send()

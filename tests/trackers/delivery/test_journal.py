@@ -181,7 +181,7 @@ def test_of_journals_that_several_processes_close_and_take_at_once_each_is_taken
 def test_what_another_process_did_while_a_journal_was_read_counts(journal, monkeypatch):
     journal.append(*({"i": i} for i in range(2)))
     journal.close(keep=True)
-    read = Journal._read
+    read = Journal._read  # noqa: SLF001  # another process acts within it
 
     def meanwhile(mine):
         monkeypatch.setattr(Journal, "_read", read)
