@@ -126,13 +126,13 @@ def rng():
 
 @pytest.fixture
 def shown():
-    """What is logged; AReaL puts another root in place of that which pytest listens to."""
+    """What is logged. Private: AReaL replaces the root, so nobody else can find the logger that we write to."""
     messages = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
-    logging.getLogger("tracker_diag").addHandler(handler)
+    tracker_diag_areal._log.addHandler(handler)
     yield messages
-    logging.getLogger("tracker_diag").removeHandler(handler)
+    tracker_diag_areal._log.removeHandler(handler)
 
 
 @pytest.fixture
