@@ -74,7 +74,7 @@ def restoring(state: Mapping[str, Any], version: int) -> Generator[None, None, N
         yield
     except SourceError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SourceError(f"state: {type(error).__name__}: {error}; expected what state_dict gave") from error
 
 

@@ -411,6 +411,19 @@ def emitted(folder: Path) -> Points:
     return result
 
 
+def changes(points: Points) -> Points:
+    """`points`, in their order, without values of a state that repeat the one before."""
+    from tracker_diag.trackers.mlflow.write import STATES
+
+    before: dict[str, set[str]] = {}
+    result: Points = {}
+    for (step, key), values in points.items():
+        if not key.startswith(STATES) or before.get(key) != values:
+            result[step, key] = values
+        before[key] = values
+    return result
+
+
 def _text(value: Any) -> str:
     return repr(float(value))
 

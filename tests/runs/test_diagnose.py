@@ -271,7 +271,7 @@ def test_a_curve_and_a_cost_stand_beside_a_finding(rng):
     results = diagnose(finished(rows))
     output = plain(on_screen(results))
     assert "since        step 120, detected at step 120; rule NUM004; 79 steps since" in output
-    assert re.search(r"^reward [\d.]+ to [\d.]+ +[▁-█]{36}$", output, re.MULTILINE)
+    assert re.search(r"^reward \(min [\d.]+, max [\d.]+\) +[▁-█]{36}$", output, re.MULTILINE)
     assert run_page(results).startswith("<!doctype html>")
 
 
