@@ -174,7 +174,7 @@ def test_what_is_no_secret_stays_as_it_is(monkeypatch):
     "//a:", "//a:@", "x-", "cookie:", "eyJaaaaaaa-", "pass", "token ", "--token ", "key='", "bearer a", "a=", "sk-",
     "A1b", "password: a ", "password=(", "('password', '", 'pwd="a\\"',
     "/hooks/a", "-u a:", "machine a login b password c ", "API_KEY\n", "&quot;token&quot;: ", "a1/B2-", "?key=",
-    "sk-aaaaaaaa", "secret" + " " * 9999, "-----BEGIN PRIVATE KEY-----", "basic\t",
+    "sk-aaaaaaaa", "authorization: x" + "\\" * 9999, "secret" + " " * 9999, "-----BEGIN PRIVATE KEY-----", "basic\t",
     "the reward of step 3.5 was level, ", '{"loss": 0.5}, ',
 ])  # fmt: skip
 def test_no_text_costs_more_than_its_length(piece):
@@ -215,3 +215,10 @@ def test_what_before_send_breaks_on_is_not_sent():
     monitor.close()
     assert seen.own == {}
     assert monitor.health["tracker_errors"] > 0
+
+
+def test_the_current_folder_is_no_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("PWD", str(tmp_path))
+    monkeypatch.setenv("MY_SECRET", "/a/secret/that-begins-as-a-path9")
+    assert without_secrets(f"File {tmp_path}/train.py") == f"File {tmp_path}/train.py"
+    assert "path9" not in without_secrets("it is /a/secret/that-begins-as-a-path9.")

@@ -89,7 +89,7 @@ FORMS: tuple[tuple[Sequence[str], re.Pattern[str], str], ...] = (
     (("proxy-authorization", "authorization", "set-cookie", "cookie", "x-"), re.compile(
         r"(?<![\w-])((?i:proxy-authorization|authorization|set-cookie|cookie|x-[\w-]{0,40}(?:key|token|secret|auth)))"
         rf"({_QUOTE}?\s*:\s*b?{_QUOTE}?|{_QUOTE}\s*,\s*b?{_QUOTE}(?=[^\"'\n]{{0,1000}}?{_QUOTE}\s*[)\]]))"
-        rf"(?:=\s?\\*\"[^\"\n]{{0,1000}}\"|(?!{_QUOTE})[^\n<>])+"
+        rf"(?:=\s?\\*\"[^\"\n]{{0,1000}}\"|(?![\"']|\\{{1,9}}[\"']|&(?:quot|#x27|#3[49]);)[^\n<>])+"
     ), rf"\1\2{STARS}"),
     (("bearer", "basic", "negotiate"), re.compile(
         r"\b(?i:(bearer|basic|negotiate))(\s+)(?=\S*[\d=_.-])[\w.+/=~-]{6,}"
@@ -130,6 +130,13 @@ _learnt: dict[str, None] = {}
 
 Place: TypeAlias = tuple[int, int, str]
 """Where something begins and ends, and what is put in its place."""
+
+
+def _held() -> tuple[str, ...]:
+    """The values of variables that hold secrets. `PWD` and the like hold a place that is there, and no secret."""
+    denied = os.environ.get(DENIED, "")
+    named = (value for name, value in os.environ.items() if _is_secret(name.lower(), denied))
+    return tuple(value for value in named if not (value[:1] == "/" and os.path.exists(value)))  # noqa: PTH110  # never raises
 
 
 def is_secret(name: str) -> bool:
@@ -200,9 +207,7 @@ def without_password(address: str) -> str:
 
 def without_secrets(text: str) -> str:
     """`text` with stars in place of secrets."""
-    denied = os.environ.get(DENIED, "")
-    held = tuple(value for name, value in os.environ.items() if _is_secret(name.lower(), denied))
-    for written in _forms_of(held, tuple(_learnt)):
+    for written in _forms_of(_held(), tuple(_learnt)):
         text = text.replace(written, STARS)
     text = without_password(KEY.sub(STARS, text))
     for form in FORMS:

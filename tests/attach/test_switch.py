@@ -1,5 +1,6 @@
 """TRACKER_DIAG_DISABLED=1: nothing is asked, started, hooked, written or raised."""
 
+import copy
 import threading
 
 import mlflow
@@ -75,3 +76,9 @@ def test_the_diagnostics_can_be_turned_off_from_outside(server, monkeypatch, tmp
     assert {thread for thread in threading.enumerate() if "tracker_diag" in thread.name} <= before
     assert mlflow.MlflowClient.log_batch is hook
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_wrapped_can_be_copied_as_when_the_switch_is_off(monkeypatch):
+    monkeypatch.setenv("TRACKER_DIAG_DISABLED", "1")
+    wrapped = copy.copy(wrap(print))
+    assert wrapped.__self__ is print.__self__

@@ -427,6 +427,18 @@ def test_limits_outlive_a_rollback_and_another_node_too(tmp_path, monkeypatch):
     assert rolled_back(tmp_path, monkeypatch, (tmp_path / str(number) for number in range(99))) == [4, 7]
 
 
+def test_a_guard_that_acted_later_in_the_run_acts_again_after_going_back():
+    """As the counts of a run that was ahead lie next to its checkpoints."""
+    monitor = Monitor(rules=[of_metric("ACM004", "loss", above=1.0)], catalog=False, guards=[guard("save_state")])
+    monitor.log({"loss": 2.0}, 1000)
+    assert monitor.decide().save
+    back = Monitor(rules=[of_metric("ACM004", "loss", above=1.0)], catalog=False, guards=[guard("save_state")])
+    back.guards.load_state_dict(monitor.guards.state_dict())
+    back.log({"loss": 0.5}, 10)
+    back.log({"loss": 2.0}, 11)
+    assert back.decide().save
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"guard": 3}', '{"guard": ["two", 1]}'])
 def test_a_guard_whose_limits_cannot_be_read_does_nothing_and_says_so(tmp_path, content):
     (tmp_path / "good.bin").write_bytes(b"weights")

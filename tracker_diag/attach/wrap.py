@@ -116,6 +116,8 @@ class _Unwatched:
         self._target, self.diag = target, Monitor()
 
     def __getattr__(self, name: str) -> Any:
+        if "_target" not in vars(self):  # a copy that is being made
+            raise AttributeError(name)
         return getattr(self._target, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

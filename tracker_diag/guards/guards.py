@@ -258,7 +258,7 @@ class Guards:
 
     def _due(self, guard: Guard, memory: Memory, step: int, firing: Sequence[Incident]) -> list[Incident]:
         """The incidents that `guard` has to deal with now."""
-        rests = memory.last is not None and step - memory.last < guard.cooldown
+        rests = memory.last is not None and 0 <= step - memory.last < guard.cooldown
         if memory.times >= guard.most or memory.since is not None or rests:
             return []
         return [incident for incident in firing if memory.is_news(incident) and guard.on.holds(incident)]

@@ -4,6 +4,7 @@ How often it has acted is in files too, so that no rollback takes it back.
 """
 
 import json
+import os
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,6 +108,8 @@ class Limits:
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, TypeError, AttributeError) as error:
+                if isinstance(error, PermissionError) and file.stat().st_uid != os.geteuid():
+                    continue  # of somebody else who resumed the same checkpoint
                 return f"{file} cannot be read: {error!r}"
             for guard, memory in memories:
                 memory.raise_to(*counts.get(guard, (0, None)))

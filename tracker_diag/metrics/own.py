@@ -29,6 +29,7 @@ HEALTH = (
     Metric("damaged_lines", "lines", "lines of a journal that were damaged on disk, and left out", "higher"),
     Metric("decode_errors", "errors", "sequences whose text the decoder could not make; shown without it", "higher"),
     Metric("checkpoint_errors", "errors", "checkpoints that could not be registered: see the log", "higher"),
+    Metric("undelivered", "trackers", "trackers that did not get all at the end; a warning says where it is", "higher"),
     Metric("tracker_errors", "errors", "failed calls into a tracker; training continued", "higher"),
 )
 """Health of the diagnostics themselves, logged as `diag/health/<name>` from its first count on."""

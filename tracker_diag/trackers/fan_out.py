@@ -17,6 +17,7 @@ from tracker_diag.rules.triage import Summary
 from tracker_diag.scrub import without_secrets
 from tracker_diag.trackers.delivery.journal import Unsynced
 from tracker_diag.trackers.delivery.outbox import Outbox
+from tracker_diag.trackers.delivery.report import Undelivered
 from tracker_diag.trackers.log import LogTracker
 from tracker_diag.trackers.tracker import (
     LINKS,
@@ -35,6 +36,10 @@ from tracker_diag.trackers.tracker import (
 
 BeforeSend: TypeAlias = Callable[[Entry], Entry | None]
 """Is given each entry before a tracker is; gives what is sent in its place, or None where nothing is to be."""
+
+
+OWN_KINDS: dict[type[Exception], str] = {Unsynced: "sync_errors", Undelivered: "undelivered"}
+"""Errors that are logged whatever failed before."""
 
 
 class FanOut:
@@ -159,7 +164,7 @@ class FanOut:
         counts, errors = tracker.tally.taken()
         self._health.counts.update(counts)
         for error in errors:
-            self._health.record("sync_errors" if isinstance(error, Unsynced) else "tracker_errors", error)
+            self._health.record(OWN_KINDS.get(type(error), "tracker_errors"), error)
 
 
 def scrubbed(entry: Entry) -> Entry:

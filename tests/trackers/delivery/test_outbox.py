@@ -452,8 +452,9 @@ def test_what_fails_at_the_end_is_tried_again_and_what_is_refused_costs_itself_a
     outbox.write(0, records(0), 0.0)
     ended(outbox)
     assert tracker.arrived == ["findings", "report"]
-    assert [str(error) for error in outbox.tally.taken()[1]] == ["a", "b", "c", "c", "c"]
-    assert list(journals.iterdir()) == []
+    *errors, last = map(str, outbox.tally.taken()[1])
+    (report,) = journals.iterdir()  # nobody knows whether what was refused was the report
+    assert (errors, last.partition("; ")[2]) == (["a", "b", "c", "c", "c"], f"the report is in {report}")
 
 
 @pytest.mark.slow
@@ -501,7 +502,7 @@ def test_a_kill_in_the_midst_of_the_end_leaves_the_report_on_disk(server, journa
     command = [sys.executable, "-c", KILLED, __file__.rpartition("/")[0], server]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ends\n"
-        report = journals / "report-tracker-r1.html"
+        report = journals / f"report-tracker-r1-{process.pid}.html"
         if server == "down":
             until(report.exists)
         process.kill()

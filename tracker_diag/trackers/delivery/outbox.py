@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tracker_diag.health import folder, open_in_forks, private
+from tracker_diag.health import open_in_forks
 from tracker_diag.records import Record, Scalar
-from tracker_diag.trackers.delivery.journal import Journal, base_of, journal_for
+from tracker_diag.trackers.delivery.journal import Journal, journal_for
 from tracker_diag.trackers.delivery.lines import LINED, entry_of, line_of, scalars_line
 from tracker_diag.trackers.delivery.patience import EXIT_TIMEOUT, exit_timeout, jittered
+from tracker_diag.trackers.delivery.report import Undelivered, kept_report, released
 from tracker_diag.trackers.tracker import RECORDS, End, Entry, Refused, Tracker, asked, give, writing
 
 MEMORY = 1000
@@ -82,6 +83,8 @@ class Outbox(Tracker):
         """Something that is not to wait for the tracker's pace is there, or is waited for."""
         self._handing: object = None
         """Number of the entry that is on its way to the tracker."""
+        self._gave_up = False
+        """The tracker has refused something since the end began."""
         self._whole = False
         """All was delivered, and the tracker has the end, if there is one."""
 
@@ -153,36 +156,27 @@ class Outbox(Tracker):
                 self._thread.join(0.05)
         with self._wake:
             if self._whole:
-                if isinstance(self._report, Path):
-                    with contextlib.suppress(OSError):
-                        self._report.unlink()
+                stays = released(self._report, self.name, refused=self._gave_up)
+                if stays:
+                    self.tally.failed(stays)
                 return True
             lost = len({entry["step"] for entry in self._memory})
         self.tally.count("dropped_steps", lost)
         left = "every step was delivered, but not all of the report" if not self._waits else "not all was delivered"
-        left += (
-            f"; what is in {self._journal.path} waits for tracker-diag flush" if self._waits and self._journal else ""
-        )
+        if self._waits and self._journal:
+            left += f"; what is in {self._journal.path} waits for tracker-diag flush"
         left += f"; {lost} steps were in memory alone, and are lost" if lost else ""
         if isinstance(self._report, Path):
             left += f"; the report is in {self._report}; {EXIT_TIMEOUT} gives it longer"
         elif self._report:
             self.tally.failed(self._report)
-        self.tally.failed(TimeoutError(f"{self.name}: {left}"))
+        self.tally.failed(Undelivered(f"{self.name}: {left}"))
         return False
 
     def _keep_report(self, end: End) -> None:
         """Keep the report on disk until the tracker has it: we may be killed while we send it."""
-        if End not in self.inner.takes or self._end:
-            return
-        file = folder().absolute() / f"report-{base_of(self.inner)}.html"
-        try:
-            from tracker_diag.report.html import render_html
-
-            private(file, render_html(end.summary, end.tables))
-            self._report = file
-        except Exception as error:  # noqa: BLE001  # the disk may be full
-            self._report = error
+        if End in self.inner.takes and not self._end:
+            self._report = kept_report(self.inner, end)
 
     @property
     def _waits(self) -> bool:
@@ -295,6 +289,7 @@ class Outbox(Tracker):
                 self._failed(error)
             except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
                 refused += 1
+                self._gave_up = True
                 self.tally.failed(error)
         self._attempt_once(self.inner.close)
         return whole
@@ -303,6 +298,7 @@ class Outbox(Tracker):
         try:
             self._attempt(call)
         except OSError as error:
+            self._gave_up = True
             self.tally.failed(error)
 
     def _is_due(self) -> bool:
@@ -386,5 +382,6 @@ class Outbox(Tracker):
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
+            self._gave_up = self._gave_up or self._end is not None
             self.tally.failed(error)
             return None

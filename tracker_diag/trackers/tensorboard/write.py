@@ -146,6 +146,7 @@ class EventFile:
 
     def _make_folder(self) -> None:
         if "://" not in self._folder:
+            Path(self._folder).parent.mkdir(parents=True, exist_ok=True)  # those are yours
             own_folder(Path(self._folder))
         self._files.makedirs(self._folder)
 
