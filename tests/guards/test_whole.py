@@ -24,6 +24,10 @@ def older_torch(folder):
     torch.save(TENSORS, folder / "model.pt", _use_new_zipfile_serialization=False)
 
 
+def older_torch_of_protocol_4(folder):
+    torch.save(TENSORS, folder / "model.pt", _use_new_zipfile_serialization=False, pickle_protocol=4)
+
+
 def shards(folder):
     for number, name in enumerate(TENSORS, 1):
         save_file({name: TENSORS[name]}, folder / f"model-{number:05}-of-00002.safetensors")
@@ -120,7 +124,7 @@ def only_one_shard(folder):
     (trainer, cut("trainer_state.json"), "trainer_state.json is half written, it is no JSON"),
     *((older_torch, first("model.pt", size), "model.pt is half written") for size in (1, 3, 8, 15, 20)),
     (older_torch, zeros("model.pt", (1000).to_bytes(8, "little")), "model.pt is .*, storage .* is not there as"),
-    (older_torch, cut("model.pt", 0.9999), "model.pt is half written"),
+    *((made, cut("model.pt", 0.9999), "model.pt is half written") for made in (older_torch, older_torch_of_protocol_4)),
     *((zip_of_torch, first("model.pt", size), "model.pt is half written") for size in (1, 3, 4, 8)),
     (zip_of_torch, zeros("model.pt", TENSORS["a"].numpy()[100:300].tobytes()),
      "model.pt is half written, .*Bad CRC-32 for file 'model/data/0'"),
@@ -176,3 +180,11 @@ def test_without_its_manifest_a_checkpoint_has_no_proof(tmp_path):
     assert register.before(2, register.reread)[0].step == 1
     (folder / MANIFEST).unlink()
     assert register.before(2, register.reread) == (None, [f"that of step 1: {MANIFEST} is gone"], True)
+
+
+def test_parts_may_be_counted_from_zero(tmp_path):
+    parts = [tmp_path / f"data-{number:05}-of-00002.arrow" for number in range(2)]
+    for part in parts:
+        part.write_bytes(b"rows")
+    assert lacking(tmp_path, parts) is None
+    assert "data-00001-of-00002.arrow is missing" in lacking(tmp_path, parts[:1])

@@ -10,7 +10,7 @@ import os
 import pickletools
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -83,7 +83,8 @@ def _expected(folder: Path, names: set[str]) -> dict[str, str]:
 def _shards(names: set[str]) -> Iterator[str]:
     """All files of each set of shards of which one is there."""
     for base, _, count, suffix in {match.groups() for match in map(SHARD.fullmatch, names) if match}:
-        for number in range(1, int(count) + 1):
+        first = 0 if f"{base}-00000-of-{count}{suffix}" in names else 1
+        for number in range(first, first + int(count)):
             yield f"{base}-{number:05d}-of-{count}{suffix}"
 
 
@@ -175,6 +176,8 @@ def _older_torch(content: IO[bytes], size: int) -> str | None:
             key, _, count = values[i + 1 : i + 4]  # after the place
             storages[key] = int(count), BYTES[kind[1]]
     for key in keys:
+        if key not in storages:
+            return None  # it is of another form, of which we know nothing
         count, of_each = storages.pop(key)
         if int.from_bytes(content.read(8), "little") != count:
             return f"storage {key} is not there as a whole"
@@ -186,6 +189,7 @@ def _older_torch(content: IO[bytes], size: int) -> str | None:
 def _values(content: IO[bytes]) -> Iterator[Any]:
     """The texts, numbers and names in the next pickle of `content`, in their order; nothing in it is run."""
     memo: dict[int, Any] = {}
+    before: Any = None
     last: Any = None
     try:
         code: pickletools.OpcodeInfo
@@ -195,14 +199,18 @@ def _values(content: IO[bytes]) -> Iterator[Any]:
                 memo[argument] = last
             elif code.name == "MEMOIZE":
                 memo[len(memo)] = last
-            elif code.name in ("BINGET", "LONG_BINGET", "GET"):
-                last = memo.get(argument)
+            else:
+                before, last = last, _value(code.name, argument, memo, before=before, last=last)
                 if last is not None:
                     yield last
-            elif isinstance(argument, str | int | bytes) and code.name not in ("PROTO", "FRAME"):
-                last = argument
-                yield argument
-            else:
-                last = None
     except (IndexError, EOFError, UnicodeDecodeError) as error:
         raise ValueError(str(error)) from error
+
+
+def _value(code: str, argument: Any, memo: Mapping[int, Any], *, before: Any, last: Any) -> Any:
+    """What an instruction of a pickle puts on its stack, as far as it is a text, a number or a name."""
+    if code in ("BINGET", "LONG_BINGET", "GET"):
+        return memo.get(argument)
+    if code == "STACK_GLOBAL":  # a name, of its two parts before
+        return f"{before} {last}"
+    return argument if isinstance(argument, str | int | bytes) and code not in ("PROTO", "FRAME") else None
