@@ -222,3 +222,10 @@ def test_the_current_folder_is_no_secret(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_SECRET", "/a/secret/that-begins-as-a-path9")
     assert without_secrets(f"File {tmp_path}/train.py") == f"File {tmp_path}/train.py"
     assert "path9" not in without_secrets("it is /a/secret/that-begins-as-a-path9.")
+
+
+def test_words_of_a_setting_that_is_called_as_a_secret_are_no_secrets(monkeypatch):
+    monkeypatch.setattr(scrub, "_learnt", {})
+    scrub.learn({"signature": "question -> answering", "notify": "checkpoint and collapse"})
+    for text in ("diag/policy/tool:question_bank/k1", "the checkpoint of step 3"):
+        assert without_secrets(text) == text

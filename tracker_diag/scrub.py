@@ -29,9 +29,9 @@ SHORTEST = 8
 STRONG = (
     r"pass(?:word|wd|phrase|code)|passwd|pwd|secrets?|credentials?|creds|authorization|bearer|cookies?|dsn|jwt|pat|"
     r"webhooks?|notify|connection_?string|conn_?str|(?:api|access|private|secret|account|signing|encryption|ssh|"
-    r"openai|hf|wandb|shared|master|client|auth)[_-]?key|sas|signature"
+    r"openai|hf|wandb|shared|master|client|auth)[_-]?key|sas"
 )
-WEAK = r"pass|tokens?|auth|sig"
+WEAK = r"pass|tokens?|auth|sig|signature"
 """As a word in a sentence they say nothing."""
 GLUED = r"(?:password|passwd|passphrase|secret|apikey)"
 """Also in the midst of a word, as in PGPASSWORD."""
@@ -167,7 +167,9 @@ def learn(value: object, name: str = "") -> None:
         for part in value:
             learn(part, name)
     elif isinstance(value, str) and _is_named(value, name):
-        _learnt.update(dict.fromkeys(_parts(value)))
+        _learnt.update(
+            dict.fromkeys(part for part in _parts(value) if part == value or not WORDS_ALONE.fullmatch(part))
+        )
     elif isinstance(value, str):
         named = [value[start:end].strip("\"'") for start, end, _ in _next_to_names(value)]
         named = [part for part in named if not WORDS_ALONE.fullmatch(part)] + PASSWORD.findall(value)
