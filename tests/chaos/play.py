@@ -418,7 +418,7 @@ def changes(points: Points) -> Points:
     before: dict[str, set[str]] = {}
     result: Points = {}
     for (step, key), values in points.items():
-        if not key.startswith(STATES) or before.get(key) != values:
+        if not key.startswith(STATES) or not values <= before.get(key, set()):
             result[step, key] = values
         before[key] = values
     return result
