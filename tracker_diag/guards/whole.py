@@ -208,7 +208,7 @@ def _values(content: IO[bytes]) -> Iterator[Any]:
 
 
 def _value(code: str, argument: Any, memo: Mapping[int, Any], *, before: Any, last: Any) -> Any:
-    """What an instruction of a pickle puts on its stack, as far as it is a text, a number or a name."""
+    """The text, number or name that an instruction of a pickle puts on its stack; else None."""
     if code in ("BINGET", "LONG_BINGET", "GET"):
         return memo.get(argument)
     if code == "STACK_GLOBAL":  # a name, of its two parts before
