@@ -34,7 +34,16 @@ def read_evaluations(file: Path, source: str, progress: Progress | None = None) 
         with zipfile.ZipFile(file) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
             arrays = {name: _array(archive, name) for name in ("timesteps", *EVALUATIONS) if name in names}
-    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        EOFError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+    ) as error:
         raise SourceError(f"{file}: no arrays of numbers: {one_line(error)}") from error
     if not {"timesteps", "results"} <= set(arrays):
         raise SourceError(f"{file}: arrays {', '.join(names) or 'none'}, expected timesteps and results")
