@@ -71,6 +71,14 @@ def test_nobody_else_may_read_our_files_and_yours_stay_as_they_are(tmp_path):
     ]
 
 
+def test_folders_above_ours_are_made_as_you_would_make_them(tmp_path):
+    tracker = TensorBoardTracker(tmp_path / "runs" / "one")
+    tracker.write(0, [Scalar("diag/policy/post_tool/p95", 1.0)], 0.0)
+    tracker.flush()
+    modes = [(tmp_path / path).stat().st_mode & 0o777 for path in ("runs", "runs/one", "runs/one/diag")]
+    assert modes == [0o755, 0o755, 0o700]
+
+
 def test_what_could_not_be_written_is_kept_and_comes_later(tmp_path):
     tracker = TensorBoardTracker(tmp_path)
     tracker.write(0, [Scalar("diag/policy/all/p95", 0.0)], 100.0)

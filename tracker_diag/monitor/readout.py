@@ -154,7 +154,7 @@ def caveats(
 
 
 def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
-    """In a line for each pair with a signal: p95 |log-ratio| of both slices now, and in the reference period."""
+    """In a line for each pair with a signal: p95 |log-ratio| of both slices now."""
     lines: list[str] = []
     for pair, window in windows.items():
         parts: list[str] = []
@@ -162,10 +162,10 @@ def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
             slice_window = window.context.get(name)
             if slice_window is None or not window.signal:
                 continue
-            now, then = _finite(slice_statistics(slice_window, ("p95",)).get("p95")), _p95(slice_window)
+            now = _finite(slice_statistics(slice_window, ("p95",)).get("p95"))
             if now is not None:
                 least = "at least " if now >= 2.0**HIGHEST else ""  # the sketch counts no further
-                parts.append(f"{words} {least}{now:.3g}" + (f" (baseline {then:.3g})" if then is not None else ""))
+                parts.append(f"{words} {least}{now:.3g}")
         if parts:
             lines.append(f"{pair} p95 |log-ratio| of the window: {', '.join(parts)}")
     return tuple(lines)

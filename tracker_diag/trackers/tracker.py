@@ -95,6 +95,13 @@ class End:
     summary: Summary
     tables: Sequence[Table]
 
+    @cached_property
+    def report(self) -> str:
+        """The report, as a page."""
+        from tracker_diag.report.html import render_html  # the page's library takes long to load
+
+        return render_html(self.summary, self.tables)
+
 
 Entry: TypeAlias = Record | Metrics | Finding | Standing | Notice | Event | Description | File | End
 """What is written to a tracker. A `Finding` is one that began, fired, was resolved or is explained by another."""

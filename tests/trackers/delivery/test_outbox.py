@@ -475,6 +475,19 @@ def test_a_report_that_a_busy_tracker_does_not_take_in_time_is_on_disk(quick, jo
     )
 
 
+def test_what_is_left_is_said_although_the_tracker_was_down_before(quick, journals, caplog):
+    tracker = Fake()
+    tracker.fails = failing_at("log", ConnectionError("down"))
+    monitor = Monitor([tracker])
+    for step in range(3):
+        monitor.log({"loss": 0.5}, step)
+    monitor.close()
+    (report,) = journals.glob("report-*.html")
+    assert monitor.health["undelivered"] == 1
+    assert f"the report is in {report}" in " ".join(monitor.failures)
+    assert "waits for tracker-diag flush" in caplog.text
+
+
 KILLED = """
 import sys
 sys.path.insert(0, sys.argv[1])

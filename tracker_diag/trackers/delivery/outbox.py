@@ -83,8 +83,6 @@ class Outbox(Tracker):
         """Something that is not to wait for the tracker's pace is there, or is waited for."""
         self._handing: object = None
         """Number of the entry that is on its way to the tracker."""
-        self._gave_up = False
-        """The tracker has refused something since the end began."""
         self._whole = False
         """All was delivered, and the tracker has the end, if there is one."""
 
@@ -156,9 +154,6 @@ class Outbox(Tracker):
                 self._thread.join(0.05)
         with self._wake:
             if self._whole:
-                stays = released(self._report, self.name, refused=self._gave_up)
-                if stays:
-                    self.tally.failed(stays)
                 return True
             lost = len({entry["step"] for entry in self._memory})
         self.tally.count("dropped_steps", lost)
@@ -280,7 +275,7 @@ class Outbox(Tracker):
     def _write_end(self, end: End) -> bool:
         """Write the end and flush the tracker until all is there, or until the deadline; then close it."""
         refused, whole = 0, False
-        self._attempt_once(partial(give, self.inner, end.summary.last_step or 0, [end]))
+        given = self._attempt_once(partial(give, self.inner, end.summary.last_step or 0, [end]))
         while not whole and refused < REFUSALS and time.monotonic() <= self._deadline:
             try:
                 whole = bool(self.inner.flush(last=True))
@@ -289,17 +284,20 @@ class Outbox(Tracker):
                 self._failed(error)
             except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
                 refused += 1
-                self._gave_up = True
                 self.tally.failed(error)
+        if whole and (stays := released(self._report, self.name, refused=bool(refused) or not given)):
+            self.tally.failed(stays)
         self._attempt_once(self.inner.close)
         return whole
 
-    def _attempt_once(self, call: Callable[[], object]) -> None:
+    def _attempt_once(self, call: Callable[[], object]) -> bool:
+        """Whether `call()` went well; an error is counted."""
         try:
-            self._attempt(call)
-        except OSError as error:
-            self._gave_up = True
+            call()
+        except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
             self.tally.failed(error)
+            return False
+        return True
 
     def _is_due(self) -> bool:
         """Whether the tracker's pace is no reason to wait: for a chart, and not for an alert."""
@@ -382,6 +380,5 @@ class Outbox(Tracker):
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
-            self._gave_up = self._gave_up or self._end is not None
             self.tally.failed(error)
             return None

@@ -17,9 +17,7 @@ def kept_report(tracker: Tracker, end: End) -> Path | Exception:
     """Write the report; where it is, or why it could not be written."""
     file = folder().absolute() / f"report-{base_of(tracker)}-{os.getpid()}.html"
     try:
-        from tracker_diag.report.html import render_html
-
-        private(file, render_html(end.summary, end.tables))
+        private(file, end.report)
     except Exception as error:  # noqa: BLE001  # the disk may be full
         return error
     return file

@@ -16,7 +16,6 @@ from tracker_diag.report.curves import PAIRS_IN_WORDS
 from tracker_diag.report.picture import drawn, drawn_tail, ready
 from tracker_diag.report.tables import CHECKPOINTS, events_table
 from tracker_diag.report.tokens import WORST
-from tracker_diag.rules.triage import Summary
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
@@ -234,7 +233,7 @@ class MlflowTracker(Tracker):
             elif isinstance(entry, File):
                 self._files[f"{PREFIX}{entry.name}"] = entry.text.encode
             elif isinstance(entry, End):
-                self._end(entry.summary, entry.tables)
+                self._end(entry)
         self.full = len(self._metrics) >= MOST
 
     def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
@@ -287,13 +286,11 @@ class MlflowTracker(Tracker):
         self._sending[path] += self._new_rows.pop(path, [])
         return table_file(columns, self._sending[path])
 
-    def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
-        from tracker_diag.report.html import render_html
-
-        self._tags |= tags_of(summary.findings)
-        self._files[f"{PREFIX}findings.json"] = json.dumps(summary.to_json(), indent=1).encode
-        self._files[f"{PREFIX}report.html"] = lambda: render_html(summary, tables).encode()
-        for table in tables:
+    def _end(self, end: End) -> None:
+        self._tags |= tags_of(end.summary.findings)
+        self._files[f"{PREFIX}findings.json"] = json.dumps(end.summary.to_json(), indent=1).encode
+        self._files[f"{PREFIX}report.html"] = end.report.encode
+        for table in end.tables:
             if self._tables.get(f"{table.name}.json") != table:
                 self._put_table(table)
         self._pictures |= self._tails
