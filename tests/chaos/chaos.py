@@ -74,7 +74,8 @@ def check(program: Program, folder: Path, server: "Server | None") -> dict[str, 
     due = play.changes(computed) if server else computed  # MLflow gets of a state that stays its first and last value
     missing = {at[0] for at, values in due.items() if not any(values & points.get(at, set()) for points in there)}
     alien = [at for at, values in listed.items() if not values <= computed.get(at, set())]
-    counted = reports["watched"].get("health", {}).get("dropped_steps", 0)
+    health = reports["watched"].get("health", {})
+    counted = health.get("dropped_steps", 0) + health.get("interrupted_steps", 0)
     if len(missing) > counted:
         wrong.append(f"ours: steps {sorted(missing)[:10]} of {len({at[0] for at in computed})} are not in the tracker")
     if alien:

@@ -2,9 +2,11 @@ import contextlib
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -241,6 +243,48 @@ def test_a_killed_process_leaves_its_journal_though_a_fork_of_it_lives_on(place)
         finally:
             os.kill(child, 9)
     assert list(place.iterdir()) == [renamed]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_journal_that_another_process_takes_first_is_in_good_hands(journal, monkeypatch, opened):
+    journal.append({"i": 0})
+    journal.close(keep=True)
+    others, calls = [], []
+
+    def meanwhile(*_):
+        calls.append(1)
+        if len(calls) > opened:
+            monkeypatch.undo()
+            others.append(Journal.taken(journal.path))
+
+    monkeypatch.setattr(module, "_refuse_living", meanwhile)
+    outcome = "left alone: another process has just taken it, and delivers it"
+    assert list(deliver(journal.path, 1.0)) == [(journal.path, outcome, True)]
+    assert rest(*others) == [{"i": 0}]
+
+
+def test_ctrl_c_just_after_a_line_was_written_costs_neither_that_line_nor_the_next(journal, monkeypatch):
+    write = os.write
+
+    def interrupted(fd, data):
+        monkeypatch.undo()
+        write(fd, data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        journal.append({"long": "x" * 100})
+    assert journal.undelivered
+    journal.append({"i": 1})
+    assert rest(journal) == [{"long": "x" * 100}, {"i": 1}]
+
+
+def test_containers_with_one_host_name_are_different_machines(monkeypatch):
+    assert owner.FIRST_SPACE == 4026531836  # PROC_PID_INIT_INO, include/linux/proc_ns.h
+    space = Path("/proc/self/ns/pid").stat().st_ino
+    monkeypatch.setattr(owner, "FIRST_SPACE", 0)
+    inside = owner._here.__wrapped__(os.getpid())  # noqa: SLF001  # it is kept for a process
+    assert inside.host == f"{socket.gethostname()}-{space}"
 
 
 def test_a_journal_of_another_machine_waits_until_its_process_must_be_dead(place):

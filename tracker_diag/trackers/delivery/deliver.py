@@ -26,6 +26,8 @@ def deliver(folder: Path, seconds: float, there: Held = lambda _: {}) -> Generat
     for path in [folder] if not folder.is_dir() else sorted(folder.glob(f"*{END}")):
         try:
             outcome, well = _deliver(Journal.taken(path), seconds, there)
+        except FileNotFoundError:
+            outcome, well = "left alone: another process has just taken it, and delivers it", True
         except (NoJournal, OSError) as error:  # one journal is in no other's way
             outcome, well = f"left alone: {error}", isinstance(error, InUse)
         yield path, without_secrets(outcome), well

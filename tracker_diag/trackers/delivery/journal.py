@@ -112,7 +112,7 @@ class Journal:
 
         Raises:
             NoJournal: it is none, or not to be touched; nothing was changed.
-            OSError: it cannot be opened, or another process was quicker.
+            OSError: it cannot be opened; `FileNotFoundError` if another process was quicker.
         """
         if path.is_symlink():
             raise NoJournal("it is a link, and is not followed")
@@ -180,11 +180,13 @@ class Journal:
         self._write(data)
 
     def _write(self, data: bytes) -> None:
-        written = os.write(self._fd, data)
-        if written < len(data):  # half a line must not run into the next
-            os.ftruncate(self._fd, self.size)
-            raise OSError(f"{self.path}: {written} of {len(data)} bytes written")
-        self.size += written
+        try:
+            written = os.write(self._fd, data)
+            if written < len(data):  # half a line must not run into the next
+                os.ftruncate(self._fd, self.size)
+                raise OSError(f"{self.path}: {written} of {len(data)} bytes written")
+        finally:  # Ctrl-C may come in between, and the lines are there
+            self.size = os.fstat(self._fd).st_size
 
     def entries(self, start: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """The lines from `start` on: where each ends, and what is in it; `DAMAGED` if it is no whole line.

@@ -12,6 +12,9 @@ STALE = 600.0
 """Seconds without a change after which the process of a journal on another machine is taken for dead: it dates its
 files anew every few seconds."""
 
+FIRST_SPACE = 0xEFFFFFFC
+"""The number of the machine's own process namespace, PROC_PID_INIT_INO of Linux."""
+
 
 @dataclass(frozen=True)
 class Owner:
@@ -62,7 +65,16 @@ def here() -> Owner:
 @cache
 def _here(pid: int) -> Owner:
     host = "".join(char if char.isalnum() or char in "-_" else "_" for char in socket.gethostname())
-    return Owner(host or "localhost", pid, _started(pid))
+    return Owner((host or "localhost") + _inside(), pid, _started(pid))
+
+
+def _inside() -> str:
+    """Which container this is, where processes have numbers of its own; two may have one host name."""
+    try:
+        space = Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return ""
+    return "" if space == FIRST_SPACE else f"-{space}"
 
 
 def _exists(pid: int) -> bool:
