@@ -19,7 +19,7 @@ from tracker_diag.records import Scalar
 from tracker_diag.trackers.delivery import outbox
 from tracker_diag.trackers.mlflow.artifacts import TABLES_TAG
 from tracker_diag.trackers.mlflow.write import NOTE_TAG, TRIES, MlflowTracker
-from tracker_diag.trackers.tracker import File, Refused, Unavailable
+from tracker_diag.trackers.tracker import Event, File, Refused, Unavailable
 
 pytestmark = pytest.mark.slow
 
@@ -269,6 +269,18 @@ run.diag.log({"loss": 0.5}, 0)
         assert "tracker_errors" not in done.stderr
         sizes.append(len(mlflow.load_table("diag/events.json", run_ids=[run_id])))
     assert sizes[1] == 2 * sizes[0] > 0
+
+
+@pytest.mark.parametrize("left", ["", '{"columns": ["step", "event"], "data": [[0'])
+def test_a_table_whose_upload_broke_off_is_written_anew(mlflow, left):
+    """As a killed process leaves it on the server."""
+    client = mlflow.MlflowClient()
+    run_id = client.create_run("0").info.run_id
+    client.log_text(run_id, left, "diag/events.json")
+    tracker = MlflowTracker(client, run_id)
+    tracker.write(3, [Event("a new tool")], 0.0)
+    assert tracker.flush()
+    assert mlflow.load_table("diag/events.json", run_ids=[run_id]).to_numpy().tolist() == [[3, "a new tool"]]
 
 
 @pytest.mark.nightly

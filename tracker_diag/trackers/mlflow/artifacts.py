@@ -38,14 +38,24 @@ def store_of(client: Any, run_id: str) -> Any:
 
 
 def rows_in(store: Any, path: str) -> list[Any]:
-    """Rows of the table `path` in the `store` of a run; none if it is not there."""
+    """Rows of the table `path` in the `store` of a run; none if it is not there, or its upload broke off.
+
+    Raises:
+        ValueError: something between us and the server has answered with a page of its own.
+    """
     if path not in {artifact.path for artifact in store.list_artifacts(path.rpartition("/")[0])}:
         return []
     with TemporaryDirectory() as folder:
         file = Path(folder) / "table.json"
         store._download_file(path, str(file))  # noqa: SLF001  # all else takes a pool of threads: none in `atexit`
-        rows: list[Any] = json.loads(file.read_bytes())["data"]
-        return rows
+        content = file.read_bytes()
+    try:
+        rows: list[Any] = json.loads(content)["data"]
+    except ValueError:
+        if content and not content.startswith(b"{"):
+            raise
+        return []
+    return rows
 
 
 def table_file(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> bytes:
