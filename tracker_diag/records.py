@@ -1,16 +1,21 @@
 """Records: what leaves the core. Plain immutable values that a tracker can draw without knowing more."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from tracker_diag.stats.arrays import BoolArray, Float64Array, IntArray
+from tracker_diag.stats.once import once
 
 SAMPLES = "samples"
 """In place of a ratio pair: what was counted of sequences and not of tokens."""
 
 Cell: TypeAlias = str | float | int | None
+
+
+Spread: TypeAlias = float | Callable[[], float | None] | None
 
 
 @dataclass(frozen=True)
@@ -21,10 +26,15 @@ class Scalar:
     value: float
     n: int | None = None
     """Samples that the value rests on, where it is a statistic."""
-    error: float | None = None
-    """Standard deviation of its logarithm through the sampling of sequences, where it is known."""
+    spread: Spread = None
+    """Its `error`, or what computes that: it takes long, and is rarely asked for. Ask within the step."""
     quantum: float = 0.0
     """What it was rounded to, where that is known: 0.001 is three decimals."""
+
+    @once
+    def error(self) -> float | None:
+        """Standard deviation of its logarithm through the sampling of sequences; None where it is not known."""
+        return self.spread() if callable(self.spread) else self.spread
 
 
 @dataclass(frozen=True)

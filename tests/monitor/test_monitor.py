@@ -27,6 +27,7 @@ from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.stats import arrays
+from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.tensors import batch as batch_module
 from tracker_diag.tensors import given as given_module
 from tracker_diag.testing import CapturingTracker
@@ -43,6 +44,19 @@ def watch(batches, metrics=None, **options):
         monitor.log(metrics(step) if metrics else {"reward": 0.5}, step)
     monitor.close()
     return seen, monitor
+
+
+def test_errors_are_computed_while_a_baseline_is_learnt_and_for_values_that_stand_out(rng, make_batch, monkeypatch):
+    asked, step = [], 0
+    log_error = SliceWindow.log_error
+    monkeypatch.setattr(SliceWindow, "log_error", lambda *given: (asked.append(step), log_error(*given))[1])
+    monitor = Monitor([CapturingTracker()])
+    for step in range(90):
+        monitor.observe(**make_batch(rng, post=0.08 if step == 85 else 0.02))
+        monitor.log({"reward": 0.5}, step)
+    monitor.close()
+    assert set(asked) & set(range(66, 90)) == {85}
+    assert {*range(20, 60)} <= {*asked}
 
 
 def fired(monitor):
@@ -815,8 +829,8 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 22; leave it out, and the diagnostics begin anew"),
-        ({"version": 22}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({}, "state: version None given, expected 23; leave it out, and the diagnostics begin anew"),
+        ({"version": 23}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):

@@ -6,6 +6,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from tracker_diag.errors import UnknownName
@@ -76,9 +77,8 @@ class Statistic(Metric):
         if n < self.needs:
             return None
         value = float(self.value(window))
-        return (
-            None if math.isnan(value) else Estimate(value, n, self.error(window) if self.error and with_error else None)
-        )
+        error = partial(self.error, window) if self.error and with_error else None
+        return None if math.isnan(value) else Estimate(value, n, error)
 
     def lacking(self, window: SliceWindow) -> Reason:
         """Why `estimate` gives no value."""

@@ -191,6 +191,8 @@ class Run:
     def _fulfil(self, step: int) -> None:
         """Do what was asked for before `step`, and write so."""
         requests, self.requests = self.requests, []
+        if not requests:
+            return
         rules = {rule.id for rule in self.judge.engine.rules}
         for reason, rule, steps in requests:
             if not rule:

@@ -114,10 +114,8 @@ class Series:
     def _ratio(self, over: Scalar, under: Scalar | None) -> Scalar | None:
         if under is None or under.value == 0:
             return None
-        # Errors are of the logarithm. The two are sampled separately, so the errors of a ratio add up.
-        known = over.error is not None and under.error is not None
-        error = math.hypot(over.error or 0.0, under.error or 0.0) if known else None
-        return Scalar(self.name, over.value / under.value, min(over.n or 0, under.n or 0) or None, error)
+        n = min(over.n or 0, under.n or 0) or None
+        return Scalar(self.name, over.value / under.value, n, lambda: _of_ratio(over.error, under.error))
 
     def _why(self) -> Reason:
         observed = self._table.observed
@@ -125,6 +123,11 @@ class Series:
             return reason(Why.NO_STEP)
         missing = next((key for key in self.keys if key not in observed.series), None)
         return reason(Why.ZERO, series=self.keys[-1]) if missing is None else observed.why(missing)
+
+
+def _of_ratio(over: float | None, under: float | None) -> float | None:
+    """The error of a ratio. Both are of logarithms, and the two are sampled separately. So their squares add up."""
+    return None if over is None or under is None else math.hypot(over, under)
 
 
 class SeriesTable:

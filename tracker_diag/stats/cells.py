@@ -40,9 +40,11 @@ def merged(first: Cells, second: Cells) -> Cells:
     return summed(np.concatenate((first[0], second[0])), np.concatenate((first[1], second[1])))
 
 
-def add_sparse(into: IntArray, cells: Cells, sign: int = 1) -> None:
-    """Add `cells` of `sparse` to `into`, in place; each index occurs once."""
+def add_sparse(into: IntArray, cells: Cells, sign: int = 1, *, distinct: bool = True) -> None:
+    """Add `cells` of `sparse` to `into`, in place. Where an index may occur twice, it is not `distinct`."""
     if compiled := kernel():
         compiled.add_cells(into, *cells, sign)
-    else:
+    elif distinct:
         into.reshape(-1)[cells[0]] += sign * cells[1]
+    else:
+        np.add.at(into.reshape(-1), cells[0], sign * cells[1])

@@ -1,6 +1,7 @@
 """All that is known of one slice of one ratio pair over a window. Every statistic is a function of it."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,8 +29,8 @@ class Estimate:
 
     value: float
     n: int
-    error: float | None = None
-    """Standard deviation of the logarithm of the value through the sampling of sequences, where it is known."""
+    error: Callable[[], float | None] | None = None
+    """Computes the standard deviation of the logarithm of the value through the sampling of sequences, if asked for."""
 
 
 @dataclass(frozen=True)

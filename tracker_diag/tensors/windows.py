@@ -29,6 +29,11 @@ _APART: dict[str, tuple[Dimension, ...]] = {
 }
 """Dimensions that do not divide a slice."""
 
+_FIRST = 2 * BINS * np.arange(len(ROWS) * GROUPS + 1)
+"""Where each group of sequences of each slice begins, in the counts of `context`."""
+_AHEAD = _FIRST[:-1] - 2 * BINS * (np.arange(len(ROWS) * GROUPS) // GROUPS)
+"""How far that is from where its slice begins in the counts without groups."""
+
 
 class PairWindow:
     """The rolling window and the baseline of one ratio pair. Memory is K steps, whatever the run's length."""
@@ -57,6 +62,8 @@ class PairWindow:
         """Merge of the reference period. It begins `burn_in` steps after the pair's first signal. It ends when it has
         `baseline` steps and the tokens for a p99."""
         self._of_sequences = np.zeros((len(SEQUENCE_ROWS), 2, BINS), np.int64)
+        self._of_context = np.zeros((len(ROWS), 2, BINS), np.int64)
+        """`total` of `context`, the groups of sequences together."""
         self._context: dict[str, SliceWindow] = {}
         """Of `context`, while no step comes."""
         self._then: list[IntArray] = []
@@ -106,9 +113,7 @@ class PairWindow:
             self._empty()
         elif len(self._recent) == self._recent.maxlen:
             oldest = self._recent[0]
-            for dimension, counted in oldest.sketches.items():
-                add_sparse(self.total[dimension], counted.cells, -1)
-            add_sparse(self._of_sequences, oldest.sequence_sketch.cells, -1)
+            self._add(oldest, -1)
         self._number += 1
         self._recent.append(step)
         self.signal = any(step.signal for step in self._recent)
@@ -137,21 +142,28 @@ class PairWindow:
         """Let all steps leave the window."""
         self._recent.clear()
         self.total, self._context, self.signal = {}, {}, False
-        self._of_sequences[:] = 0
+        self._of_sequences[:], self._of_context[:] = 0, 0
         for counts in (*self._all_fresh, *self._longer):
             counts.clear()
 
     def _count(self, step: Observation) -> None:
         """Add `step` to the sums over the window."""
         self._context = {}
-        _add(self.total, step.sketches)
-        add_sparse(self._of_sequences, step.sequence_sketch.cells)
+        self._add(step)
         self._fresh.count(step.sketches["context"].cells)
         for dimension in CELLS:
             if dimension in step.sketches:
                 if dimension not in self._fresh_cells:
                     self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
                 self._fresh_cells[dimension].count(step.sketches[dimension].cells)
+
+    def _add(self, step: Observation, sign: int = 1) -> None:
+        """Add `step` to the totals, or take it out of them."""
+        _add(self.total, step.sketches, sign)
+        add_sparse(self._of_sequences, step.sequence_sketch.cells, sign)
+        index, count = step.sketches["context"].cells
+        lengths = np.diff(np.searchsorted(index, _FIRST))
+        add_sparse(self._of_context, (index - _AHEAD.repeat(lengths), count), sign, distinct=False)
 
     def _refer(self, step: Observation) -> None:
         """Add `step` to the reference period, if the last one belongs there."""
@@ -242,7 +254,7 @@ class PairWindow:
         applied, update, whole = reached[:, :5], reached[:, 5:], reached.sum(axis=0)
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
         groups = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
-        counts = np.add.reduce(groups, axis=1)
+        counts = self._of_context.copy()
         if self.baseline and not self._then:
             then = self.baseline["context"].reshape(len(ROWS), -1, BINS).sum(axis=1)
             self._then = [*then[: len(CONTEXT)], then.sum(axis=0)]
@@ -289,7 +301,7 @@ class PairWindow:
         self._recent.clear()
         self._recent.extend(steps)
         self.total, self.baseline, self._then, self._context, self.signal = {}, {}, [], {}, False
-        self._of_sequences[:] = 0
+        self._of_sequences[:], self._of_context[:] = 0, 0
         for step in self._recent:
             self._count(step)
         self.signal = any(step.signal for step in self._recent)
@@ -317,8 +329,8 @@ def _asks(only: Collection[str] | None, dimension: Dimension) -> bool:
     return only is None or any(name.startswith(f"{dimension}:") for name in only)
 
 
-def _add(into: dict[Dimension, IntArray], sketches: Mapping[Dimension, Sketch]) -> None:
+def _add(into: dict[Dimension, IntArray], sketches: Mapping[Dimension, Sketch], sign: int = 1) -> None:
     for dimension, counted in sketches.items():
         if dimension not in into:
             into[dimension] = np.zeros((rows_of(dimension), 2, BINS), np.int64)
-        add_sparse(into[dimension], counted.cells)
+        add_sparse(into[dimension], counted.cells, sign)

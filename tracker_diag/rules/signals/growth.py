@@ -67,7 +67,9 @@ class Growth(Signal):
             if self._detector.step != observed.step:
                 missed = self._missed - (self._missed_at == observed.step)
                 steps = missed + 1 if self._disjoint else 1
-                self._detector.update(observed.step, now.value, now.error if self._scale == "log" else None, steps)
+                # Only a baseline is judged by its errors.
+                error = now.error if self._scale == "log" and self._detector.baseline is None else None
+                self._detector.update(observed.step, now.value, error, steps)
             self._last, self._last_step, self._missed = (now.value, now.n), observed.step, 0
             self.holds = self._judged()
             return

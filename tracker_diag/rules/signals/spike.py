@@ -56,6 +56,8 @@ class Spike(Material):
         """The last value that was judged, and the median before it."""
         self._furthest: float | None = None
         """The furthest value, without the last `OVER` and the excursion that lasts, if that counts."""
+        self._has_error = False
+        """Whether the last value that was asked has a sampling error."""
         self._peak: tuple[float, int] | None = None
         """The furthest value of that excursion, and the values since its last spike."""
         self._step = 0
@@ -73,14 +75,14 @@ class Spike(Material):
             far = high and self._is_material(now.value, middle)
             far = far and not self._within_spread(now.value, middle, values)
             far = far and (self._furthest is None or self._is_material(now.value, self._furthest))
-            self.holds = far and not self._within_error(now, middle) if self._sees(now) else None
+            self.holds = far and not self._within_error(now, middle) if self._sees(now, far=far) else None
         self._recent.append(now.value)
         if self.ever:
             self._remember(now.value)
 
     def reading(self) -> Reading:
         now = self._series.now
-        if now is not None and not self._sees(now):
+        if now is not None and not self._sees(now, far=bool(self.holds)):
             return self._series.unknown(reason(Why.NO_ERROR))
         if self._last is None:
             few = reason(Why.FEW_VALUES, have=len(self._recent), needed=self._needed)
@@ -119,9 +121,11 @@ class Spike(Material):
             return value
         return max(value, other) if self.direction == "rising" else min(value, other)
 
-    def _sees(self, now: Scalar) -> bool:
-        """Whether the value has a sampling error, if that counts."""
-        return now.error is not None or not self.sure
+    def _sees(self, now: Scalar, *, far: bool) -> bool:
+        """Whether the value has a sampling error, if that counts. If the last had one, only a `far` one is asked."""
+        if self.sure and (far or not self._has_error):
+            self._has_error = now.error is not None
+        return self._has_error or not self.sure
 
     def _within_error(self, now: Scalar, middle: float) -> bool:
         """Whether sampling error of the few sequences explains the value."""
@@ -135,11 +139,12 @@ class Spike(Material):
 
     def state_dict(self) -> dict[str, Any]:
         last, peak = (list(pair) if pair else None for pair in (self._last, self._peak))
-        return {"recent": list(self._recent), "last": last, "furthest": self._furthest, "peak": peak}
+        return {"recent": list(self._recent), "last": last, "furthest": self._furthest, "peak": peak,
+                "has_error": self._has_error}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent.clear()
         self._recent.extend(state["recent"])
         self._last = (state["last"][0], state["last"][1]) if state["last"] else None
-        self._furthest = state["furthest"]
+        self._furthest, self._has_error = state["furthest"], state["has_error"]
         self._peak = (state["peak"][0], state["peak"][1]) if state["peak"] else None
