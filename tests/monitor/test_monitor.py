@@ -55,7 +55,7 @@ def test_errors_are_computed_while_a_baseline_is_learnt_and_for_values_that_stan
         monitor.observe(**make_batch(rng, post=0.08 if step == 85 else 0.02))
         monitor.log({"reward": 0.5}, step)
     monitor.close()
-    assert set(asked) & set(range(66, 90)) == {85}
+    assert set(asked) & set(range(72, 90)) == {85}
     assert {*range(20, 60)} <= {*asked}
 
 
