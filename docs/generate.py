@@ -128,7 +128,7 @@ def chaos_page() -> str:
         ("programs with any error", [figures["wrong"] for figures in by_tracker.values()]),
         ("steps of the diagnostics", [figures["steps"] for figures in by_tracker.values()]),
         ("lost steps of the diagnostics", [figures["lost"] for figures in by_tracker.values()]),
-        ("lost steps that were counted as lost", [figures["counted"] for figures in by_tracker.values()]),
+        ("steps that were counted as lost, or as interrupted", [figures["counted"] for figures in by_tracker.values()]),
         ("programs that left a journal for `flush`", [figures["flushed"] for figures in by_tracker.values()]),
     ]
     for name, title in CALLS.items():
