@@ -76,7 +76,7 @@ def _now(summary: Summary, first: Finding, name: str, reading: Reading) -> Now |
 def tiles_of(summary: Summary, first: Finding, now: Now | None, cost: str, tone: Tone) -> tuple[Tile, ...]:
     """How far the first break is off, its cost, what to do first, where to resume or what to watch."""
     spending, outcome = cost or spent(summary), _outcome(summary)
-    lasted = f"it began {spending} ago" if first.resolved is None else f"it lasted {spending}"
+    lasted = f"the fault began {spending} ago" if first.resolved is None else f"the fault lasted {spending}"
     ago = lasted if spending else ""
     if now is not None and outcome is not None and now.series == outcome.series:  # it has a tile of its own
         other = next(_others(summary, first, now), None)
@@ -207,7 +207,7 @@ def _levels(outcome: Reading) -> str:
 
 def _steps(summary: Summary, outcome: Reading) -> str:
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    return f"means up to steps {outcome.at or 0:,} and {end:,}"
+    return f"both are means, up to step {outcome.at or 0:,} and {end:,}"
 
 
 def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
