@@ -1,6 +1,7 @@
 """Every rule of the catalogue does what its test file says, and has a file that says enough."""
 
 import collections
+import re
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,13 @@ def test_a_rule_of_the_catalogue_says_all_that_a_person_needs():
               "calibration")  # fmt: skip
     missing = [(rule.id, field) for rule in RULES.values() for field in needed if not data(rule.file).get(field)]
     assert missing == []
+
+
+def test_each_part_of_a_summary_is_a_sentence_of_its_own():
+    """If a number is not known, its part is left out; what comes after it must not need it."""
+    parts = [(rule.id, part) for rule in RULES.values() for part in rule.summary.split("; ")]
+    assert [at for at in parts if at[1].count("(") != at[1].count(")")] == []
+    assert [at for at in parts if re.match(r"(it|that|those|they|this)\b", at[1])] == []
 
 
 def test_the_numbers_of_a_family_have_no_gap():
