@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 import tracker_diag as td
 from tracker_diag.rules.alerts import Notice
 
