@@ -24,7 +24,9 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[up] / place) for up, place in ((2, ""), (1, "benchmarks"), (0, ""))]
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import door
 import make

@@ -20,7 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from dataset import Run, read_runs
 from labels import harmed, idle
