@@ -136,15 +136,15 @@ WITHOUT_RATIO = {
 """Class, a task with a time limit, one that is learnt in so many steps, environments, and settings with which it is."""
 
 
-def found_in(trainer, *, share=1.0, pays=1.0, **changes):
+def found_in(trainer, *, seed=1, share=1.0, pays=1.0, **changes):
     """Findings of a short training whose recorded return is the task's own: all, and those of an incident above info.
 
     A2C logs a row in 12,800 steps, the others one in four episodes.
     """
     kind, _, task, steps, many, settings = WITHOUT_RATIO[trainer]
     envs = DummyVecEnv([lambda: Paid(Recorded(TASKS[task]()), pays)] * many)
-    envs.seed(1)
-    model = kind("MlpPolicy", envs, seed=1, device="cpu", **copy.deepcopy(settings | changes))
+    envs.seed(seed)
+    model = kind("MlpPolicy", envs, seed=seed, device="cpu", **copy.deepcopy(settings | changes))
     callback = DiagnosticsCallback(monitor=td.Monitor([], algorithm="ppo"))
     model.learn(int(share * steps), callback=callback)
     assert callback.monitor.failures == []
@@ -162,7 +162,9 @@ def test_faults_of_an_algorithm_without_a_ratio_are_named_in_the_run_and_its_hea
     flipped, alerted = found_in(trainer, pays=-1.0)
     assert "REW004" in flipped
     assert {"OUT001", "OUT003"} & alerted
-    assert {"OUT001", "OUT003"} & found_in(trainer, learning_rate=0.1)[1]
+    # With some seeds such a policy learns all the same. Which ones depends on the processor.
+    named = [{"OUT001", "OUT003"} & found_in(trainer, seed=seed, learning_rate=0.1)[1] for seed in (1, 2, 3)]
+    assert sum(map(bool, named)) >= 2
     assert "CRI003" in found_in(trainer, pays=1e4)[0]
 
 
