@@ -312,9 +312,10 @@ def expected_rows(model: Any, done: int, log_interval: object) -> int | None:
         done: steps that were made in an earlier `learn`.
         log_interval: updates a row; SB3 logs nothing without one.
     """
-    if not has_ratio(model) or not isinstance(log_interval, int) or log_interval < 1:
+    steps = getattr(model, "n_steps", 0)
+    if not has_ratio(model) or not steps or not isinstance(log_interval, int) or log_interval < 1:
         return None
-    updates = -(-(model._total_timesteps - done) // (model.n_steps * model.n_envs))  # noqa: SLF001  # as in `_on_training_start`
+    updates = -(-(model._total_timesteps - done) // (steps * model.n_envs))  # noqa: SLF001  # as in `_on_training_start`
     return int(updates) // log_interval
 
 

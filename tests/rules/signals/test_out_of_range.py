@@ -17,7 +17,7 @@ LEAVES = OutOfRange(series=SeriesRef(metric="reward"), ranges=30, change=3)
 def played(values, resumed=None):
     """What the signal says at each of `values`; it is restored from its state before value number `resumed`."""
     at = Place(None, "all", GrowthSettings(), SeriesTable(GrowthSettings()))
-    signal, said = LEAVES.start(at), []
+    signal, held = LEAVES.start(at), []
     for step, value in enumerate(values):
         if step == resumed:
             kept, signal = json.loads(json.dumps(signal.state_dict())), LEAVES.start(at)
@@ -25,15 +25,15 @@ def played(values, resumed=None):
         observed = Observed(step, {"reward": Scalar("reward", value)})
         at.table.update(observed, again=False)
         signal.update(observed)
-        said.append(signal.holds)
-    return said, signal.reading()
+        held.append(signal.holds)
+    return held, signal.reading()
 
 
 @pytest.mark.parametrize("resumed", [None, 25])
 @pytest.mark.parametrize("outlier", [40.0, -40.0])
 def test_a_value_counts_once_it_is_far_outside_on_either_side(outlier, resumed):
-    said, reading = played([0.0, 1.0] * 15 + [outlier, outlier], resumed)
-    assert said == [None] * FEWEST + [False] * (30 - FEWEST) + [True, False]
+    held, reading = played([0.0, 1.0] * 15 + [outlier, outlier], resumed)
+    assert held == [None] * FEWEST + [False] * (30 - FEWEST) + [True, False]
     assert (reading.value, reading.baseline) == (outlier, outlier)
 
 
