@@ -14,7 +14,6 @@ SAMPLES = "samples"
 
 Cell: TypeAlias = str | float | int | None
 
-
 Spread: TypeAlias = float | Callable[[], float | None] | None
 
 

@@ -281,6 +281,7 @@ def test_a_table_whose_upload_broke_off_is_written_anew(mlflow, left):
     tracker.write(3, [Event("a new tool")], 0.0)
     assert tracker.flush()
     assert mlflow.load_table("diag/events.json", run_ids=[run_id]).to_numpy().tolist() == [[3, "a new tool"]]
+    assert "begins anew without its earlier rows" in str(tracker.tally.taken()[1])
 
 
 @pytest.mark.nightly

@@ -234,7 +234,7 @@ def series(statistics: Mapping[StatKey, Estimate], time_ratio: float | None) -> 
         time_ratio: the slowest rank's time over the median rank's, where there are several.
     """
     scalars: dict[SeriesKey, Scalar] = {
-        key: Scalar(key, estimate.value, estimate.n, estimate.error)
+        key: Scalar(key, estimate.value, estimate.n, estimate.spread)
         for key, estimate in statistics.items()
         if math.isfinite(estimate.value)
     }

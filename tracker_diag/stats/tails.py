@@ -29,7 +29,7 @@ class Estimate:
 
     value: float
     n: int
-    error: Callable[[], float | None] | None = None
+    spread: Callable[[], float | None] | None = None
     """Computes the standard deviation of the logarithm of the value through the sampling of sequences, if asked for."""
 
 

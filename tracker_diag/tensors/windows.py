@@ -113,7 +113,7 @@ class PairWindow:
             self._empty()
         elif len(self._recent) == self._recent.maxlen:
             oldest = self._recent[0]
-            self._add(oldest, -1)
+            self._add_step(oldest, -1)
         self._number += 1
         self._recent.append(step)
         self.signal = any(step.signal for step in self._recent)
@@ -149,7 +149,7 @@ class PairWindow:
     def _count(self, step: Observation) -> None:
         """Add `step` to the sums over the window."""
         self._context = {}
-        self._add(step)
+        self._add_step(step)
         self._fresh.count(step.sketches["context"].cells)
         for dimension in CELLS:
             if dimension in step.sketches:
@@ -157,7 +157,7 @@ class PairWindow:
                     self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
                 self._fresh_cells[dimension].count(step.sketches[dimension].cells)
 
-    def _add(self, step: Observation, sign: int = 1) -> None:
+    def _add_step(self, step: Observation, sign: int = 1) -> None:
         """Add `step` to the totals, or take it out of them."""
         _add(self.total, step.sketches, sign)
         add_sparse(self._of_sequences, step.sequence_sketch.cells, sign)

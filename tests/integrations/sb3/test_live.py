@@ -163,8 +163,9 @@ def test_faults_of_an_algorithm_without_a_ratio_are_named_in_the_run_and_its_hea
     flipped, alerted = found_in(trainer, pays=-1.0)
     assert "REW004" in flipped
     assert {"OUT001", "OUT003"} & alerted
-    # SAC learns all the same with some seeds. Which ones depends on the processor.
-    assert any({"OUT001", "OUT003"} & found_in(trainer, seed=seed, learning_rate=0.1)[1] for seed in (1, 2, 3))
+    named = [{"OUT001", "OUT003"} & found_in(trainer, seed=seed, learning_rate=0.1)[1] for seed in (1, 2, 3)]
+    # With one seed SAC learns almost to the end, with another its slow fall is missed.
+    assert sum(map(bool, named)) >= (1 if trainer == "SAC" else 2)
     assert "CRI003" in found_in(trainer, pays=1e4)[0]
 
 

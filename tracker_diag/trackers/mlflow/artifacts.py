@@ -37,10 +37,15 @@ def store_of(client: Any, run_id: str) -> Any:
     return get_artifact_repository(client.get_run(run_id).info.artifact_uri, tracking_uri=client.tracking_uri)
 
 
+class HalfWritten(OSError):
+    """A file on the server of which only a part has arrived."""
+
+
 def rows_in(store: Any, path: str) -> list[Any]:
-    """Rows of the table `path` in the `store` of a run; none if it is not there, or its upload broke off.
+    """Rows of the table `path` in the `store` of a run; none if it is not there.
 
     Raises:
+        HalfWritten: its upload broke off, and what it had before is lost.
         ValueError: something between us and the server has answered with a page of its own.
     """
     if path not in {artifact.path for artifact in store.list_artifacts(path.rpartition("/")[0])}:
@@ -54,7 +59,7 @@ def rows_in(store: Any, path: str) -> list[Any]:
     except ValueError:
         if content and not content.startswith(b"{"):
             raise
-        return []
+        raise HalfWritten(f"{path}: its upload broke off, so it begins anew without its earlier rows") from None
     return rows
 
 

@@ -20,7 +20,15 @@ from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
 from tracker_diag.trackers.mlflow.answers import REFUSED, is_against_it, judged, status
-from tracker_diag.trackers.mlflow.artifacts import list_tables, picture_file, put, rows_in, store_of, table_file
+from tracker_diag.trackers.mlflow.artifacts import (
+    HalfWritten,
+    list_tables,
+    picture_file,
+    put,
+    rows_in,
+    store_of,
+    table_file,
+)
 from tracker_diag.trackers.mlflow.tags import described, tags_of, with_links
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.trackers.tracker import (
@@ -282,7 +290,11 @@ class MlflowTracker(Tracker):
         """The rows that the run has in the table, of an earlier process too, and the new ones below them."""
         if path not in self._sending:
             self._store = self._store or store_of(self._client, self.run_id)
-            self._sending[path] = rows_in(self._store, path)
+            try:
+                self._sending[path] = rows_in(self._store, path)
+            except HalfWritten as error:
+                self.tally.failed(error)
+                self._sending[path] = []
         self._sending[path] += self._new_rows.pop(path, [])
         return table_file(columns, self._sending[path])
 
