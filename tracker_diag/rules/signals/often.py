@@ -15,13 +15,14 @@ from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Place
 from tracker_diag.rules.signals.base import CLOSED, SHORT, Signal, from_short
 from tracker_diag.rules.signals.baseline_ratio import BaselineRatio
+from tracker_diag.rules.signals.out_of_range import OutOfRange
 from tracker_diag.rules.signals.spike import Spike
 from tracker_diag.rules.signals.threshold import Threshold
 
 
 @dataclass(config=CLOSED, kw_only=True)
 class Often(Signal):
-    """A threshold, a ratio to the baseline or a spike held at `count` or more of the last `steps` values.
+    """A threshold, a ratio to the baseline, a spike or a leap out of its range held often: at `count` of `steps` values.
 
     Use it for states that return without lasting, and for levels that noise crosses.
     """
@@ -30,7 +31,9 @@ class Often(Signal):
 
     kind: Literal["often"] = "often"
     signal: Annotated[
-        Annotated[Threshold | BaselineRatio | Spike, Field(discriminator="kind")], BeforeValidator(from_short), SHORT
+        Annotated[Threshold | BaselineRatio | Spike | OutOfRange, Field(discriminator="kind")],
+        BeforeValidator(from_short),
+        SHORT,
     ]
     count: int = Field(ge=1)
     steps: int = Field(ge=2)
