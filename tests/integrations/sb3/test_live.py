@@ -128,7 +128,7 @@ WITHOUT_RATIO = {
         "learning_rate": 2e-3, "learning_starts": 500, "train_freq": 8, "gradient_steps": 6,
         "target_update_interval": 250, "exploration_fraction": 0.2, "exploration_final_eps": 0.04,
         "buffer_size": 20_000}),
-    "SAC": (SAC, "Pendulum-v1", "Reach", 8_000, 1, SMALL_NETS | {"learning_rate": 1e-3}),
+    "SAC": (SAC, "Pendulum-v1", "Reach", 12_000, 1, SMALL_NETS | {"learning_rate": 1e-3}),
     "TD3": (TD3, "Pendulum-v1", "Reach", 8_000, 1, SMALL_NETS | {
         "learning_rate": 1e-3, "gradient_steps": 2, "action_noise": NormalActionNoise(np.zeros(2), np.full(2, 0.1))}),
     "A2C": (A2C, "CartPole-v1", "Brake", 80_000, 8, {
@@ -164,8 +164,7 @@ def test_faults_of_an_algorithm_without_a_ratio_are_named_in_the_run_and_its_hea
     assert "REW004" in flipped
     assert {"OUT001", "OUT003"} & alerted
     named = [{"OUT001", "OUT003"} & found_in(trainer, seed=seed, learning_rate=0.1)[1] for seed in (1, 2, 3)]
-    # With one seed SAC learns almost to the end, with another its slow fall is missed.
-    assert sum(map(bool, named)) >= (1 if trainer == "SAC" else 2)
+    assert sum(map(bool, named)) >= 2
     assert "CRI003" in found_in(trainer, pays=1e4)[0]
 
 

@@ -22,7 +22,7 @@ from tracker_diag.rules.signals.threshold import Threshold
 
 @dataclass(config=CLOSED, kw_only=True)
 class Often(Signal):
-    """A threshold, a ratio to the baseline, a spike or a leap out of its range held at `count` of `steps` values.
+    """A threshold, a ratio to the baseline, a spike or `OutOfRange` held at `count` of the last `steps` values.
 
     Use it for states that return without lasting, and for levels that noise crosses.
     """
