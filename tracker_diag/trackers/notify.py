@@ -70,7 +70,7 @@ class Notifier(Tracker):
         return None
 
     def __repr__(self) -> str:
-        return f"Notifier({', '.join(str(receiver) for receiver in self._receivers)})"
+        return f"Notifier({', '.join(receiver.name for receiver in self._receivers)})"
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -81,33 +81,29 @@ class Notifier(Tracker):
             waiting.extend(entry for entry in entries if isinstance(entry, Notice))
 
     def flush(self, *, last: bool = False) -> bool:
-        # What one that is away gets waits; the others get theirs.
-        every = zip(self._receivers, self._waiting, strict=True)
-        away = [error for receiver, waiting in every if (error := self._deliver(receiver, waiting))]
+        away: list[OSError] = []
+        for receiver, waiting in zip(self._receivers, self._waiting, strict=True):
+            try:
+                while waiting:
+                    self._deliver(receiver, waiting[0])
+                    waiting.popleft()
+            except OSError as error:  # noqa: PERF203  # what it gets waits; the others get theirs
+                away.append(error)
         if away:
             raise away[0]
         if self._refused:
             raise self._refused.popleft()
         return True
 
-    def _deliver(self, receiver: "_Webhook | _Service", waiting: deque[Notice]) -> OSError | None:
-        """Deliver what waits; what stopped that, if it may go well later."""
-        while waiting:
-            try:
-                receiver.send(waiting[0], self._run)
-            except Refused as error:
-                self._refused.append(error)
-            except OSError as error:
-                return error
-            waiting.popleft()
-        return None
+    def _deliver(self, receiver: "_Webhook | _Service", notice: Notice) -> None:
+        try:
+            receiver.send(notice, self._run)
+        except Refused as error:
+            self._refused.append(error)
 
 
 def from_environment(run: str | None = None) -> list[Notifier]:
     """One for the URLs in TRACKER_DIAG_NOTIFY; none if there are none.
-
-    Args:
-        run: what the run is called.
 
     Raises:
         DiagError: a URL there cannot be used.
@@ -134,36 +130,30 @@ class _Webhook:
         if user:
             known = unquote(user if ":" in user else f"{user}:")
             self._headers["Authorization"] = "Basic " + base64.b64encode(known.encode()).decode()
-        self._name = f"{parts.scheme}://{place}"
+        self.name = f"{parts.scheme}://{place}"
         _ = parts.port  # a ValueError now, if it is none
         if not parts.hostname or not (url.isascii() and url.isprintable()) or " " in url:
             raise ValueError
-
-    def __str__(self) -> str:
-        return self._name
 
     def send(self, notice: Notice, run: str | None) -> None:
         """Deliver `notice`; OSError if that may go well later, Refused if it never will."""
         body = {"title": notice.title, "text": notice.text, "level": notice.level, "step": notice.step}
         body |= {name: known for name, known in (("run", run), ("id", notice.id)) if known}
-        problem, later = self._post(json.dumps(body).encode())
-        if problem:  # raised here, so that no error hangs on it that knows the URL
-            raise (OSError if later else Refused)(f"{self}: {problem}")
-
-    def _post(self, body: bytes) -> tuple[str, bool]:
-        """What went wrong, if anything, and whether it may go well later."""
         try:
-            request = urllib.request.Request(self._url, body, self._headers, method="POST")  # noqa: S310  # http(s) alone
+            content = json.dumps(body).encode()
+            request = urllib.request.Request(self._url, content, self._headers, method="POST")  # noqa: S310  # http(s) alone
             with _OPENER.open(request, timeout=TIMEOUT):
-                return "", False
+                return
         except urllib.error.HTTPError as error:
             error.close()
-            return f"HTTP {error.code}", error.code >= 500 or error.code in TRY_AGAIN
+            problem, later = f"HTTP {error.code}", error.code >= 500 or error.code in TRY_AGAIN
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
-            return getattr(reason, "strerror", None) or type(reason).__name__, True
+            problem, later = getattr(reason, "strerror", None) or type(reason).__name__, True
         except ValueError as error:  # of a host that cannot be looked up
-            return type(error).__name__, False
+            problem, later = type(error).__name__, False
+        # Raised here, so that no error hangs on it that knows the URL.
+        raise (OSError if later else Refused)(f"{self.name}: {problem}")
 
 
 class _Service:
@@ -180,16 +170,13 @@ class _Service:
             service.socket_read_timeout = TIMEOUT
         self._apprise = apprise.Apprise()
         self._apprise.add(service)
-        self._name = f"{url.partition('://')[0]}://***"
-
-    def __str__(self) -> str:
-        return self._name
+        self.name = f"{url.partition('://')[0]}://***"
 
     def send(self, notice: Notice, run: str | None) -> None:
         text = f"{notice.text}\n\nStep {notice.step}" + (f" of {run}" if run else "")
         sent = self._apprise.notify(text, notice.title, KINDS[notice.level], body_format="text")
         if not sent:  # apprise does not say why; its log does
-            raise OSError(f"{self}: apprise could not deliver")
+            raise OSError(f"{self.name}: apprise could not deliver")
 
 
 def _receiver(which: str, url: str) -> _Webhook | _Service:
@@ -206,9 +193,7 @@ def _receiver(which: str, url: str) -> _Webhook | _Service:
 class _Redact(logging.Filter):
     """Takes the parts of URLs out of what apprise, and the library below it, write to their logs."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._secrets: list[str] = []
+    _secrets: Sequence[str] = ()
 
     def learn(self, url: str) -> None:
         parts = {part for part in re.split(r"[^\w.~%+-]", url.partition("://")[2]) if len(part) > 3}

@@ -50,7 +50,7 @@ def read_mlflow(name: str, source: str, progress: Progress | None = None) -> Fin
         return _history(client, client.get_run(run_id), source, progress)
 
 
-def list_mlflow(name: str, source: str, *, project: bool) -> list[Listed]:
+def list_mlflow(name: str, source: str, *, project: bool = False) -> list[Listed]:
     """The state of `<run id>[@tracking uri]`, as a list of one, or of all runs of an experiment, by name or id.
 
     Runs of an experiment that are deleted are left out.

@@ -17,18 +17,9 @@ from tracker_diag.report.picture import drawn, drawn_tail, ready
 from tracker_diag.report.tables import CHECKPOINTS, events_table
 from tracker_diag.report.tokens import WORST
 from tracker_diag.scrub import without_password
-from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
 from tracker_diag.trackers.mlflow.answers import REFUSED, is_against_it, judged, status
-from tracker_diag.trackers.mlflow.artifacts import (
-    HalfWritten,
-    list_tables,
-    picture_file,
-    put,
-    rows_in,
-    store_of,
-    table_file,
-)
+from tracker_diag.trackers.mlflow.artifacts import Artifacts, HalfWritten, picture_file, table_file
 from tracker_diag.trackers.mlflow.tags import described, tags_of, with_links
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.trackers.tracker import (
@@ -91,12 +82,14 @@ class MlflowTracker(Tracker):
     takes = (*RECORDS, Standing, Event, Description, File, End)
     library = "mlflow"
     pace = 5.0
+    read, runs = staticmethod(read.read_mlflow), staticmethod(read.list_mlflow)
 
     def __init__(self, client: Any, run_id: str, *, experiment: str = "") -> None:
         self._mlflow: Any = require("mlflow", "mlflow")
         require_installed("matplotlib", "mlflow")
         ready()
         self._client, self.run_id = client, run_id
+        self._artifacts = Artifacts(client, run_id)
         self._known_experiment = experiment or self._asked()
         self._metrics: list[Any] = []
         self._kept: dict[str, Any] = {}
@@ -114,8 +107,6 @@ class MlflowTracker(Tracker):
         """The last one that came for each path; at the end it comes once more."""
         self._new_rows: dict[str, list[tuple[Cell, ...]]] = {}
         """Of tables that grow, by path."""
-        self._store: Any = None
-        """The run's store of artifacts, once it was asked for."""
         self._sending: dict[str, list[Any]] = {}
         """All rows of a table that is on its way: a try that failed may have been done all the same."""
         self._tails: dict[str, Callable[[], bytes]] = {}
@@ -138,22 +129,18 @@ class MlflowTracker(Tracker):
             run, uri = read.split(target)
             return cls(require("mlflow", "mlflow").MlflowClient(uri or None), run)
         mlflow: Any = sys.modules.get("mlflow")
-        if target is None or target is mlflow:
-            active = mlflow.active_run() if hasattr(mlflow, "active_run") else None
-            if active is None and target is not None:
-                raise DiagError("mlflow: no active run, expected one; call mlflow.start_run() before wrap(mlflow)")
-            return None if active is None else cls._of_active(mlflow, active)
-        if is_a(target, "mlflow", "ActiveRun"):
-            return cls._of_active(mlflow, target)
         if is_a(target, "mlflow", "MlflowClient"):
             if run_id is None:
                 raise DiagError("run_id: nothing given, expected the id of the run that the client logs to")
             return cls(target, run_id)
-        return None
-
-    @classmethod
-    def _of_active(cls, mlflow: Any, run: Any) -> Tracker:
-        return cls(mlflow.MlflowClient(), run.info.run_id, experiment=run.info.experiment_id)
+        active = target if is_a(target, "mlflow", "ActiveRun") else None
+        if target is None or target is mlflow:
+            active = mlflow.active_run() if hasattr(mlflow, "active_run") else None
+            if active is None and target is not None:
+                raise DiagError("mlflow: no active run, expected one; call mlflow.start_run() before wrap(mlflow)")
+        if active is None:
+            return None
+        return cls(mlflow.MlflowClient(), active.info.run_id, experiment=active.info.experiment_id)
 
     @classmethod
     def _reopened(cls, address: Address) -> Tracker:
@@ -172,14 +159,6 @@ class MlflowTracker(Tracker):
     @classmethod
     def watch(cls, begun: Callable[[Tracker], None]) -> Off:
         return listen.EARS.watch(lambda client, run_id: begun(cls(client, run_id)))
-
-    @classmethod
-    def read(cls, name: str, source: str, progress: Progress | None = None) -> FinishedRun:
-        return read.read_mlflow(name, source, progress)
-
-    @classmethod
-    def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
-        return read.list_mlflow(name, source, project=project)
 
     def listen(self, listener: Listener | None) -> Off:
         if listener is None:
@@ -284,14 +263,13 @@ class MlflowTracker(Tracker):
             self._new_rows.setdefault(path, []).extend(table.rows)
             self._files[path] = partial(self._grown, path, table.columns)
         self._tables[path] = table
-        self._after["tables"] = self._list_tables
+        self._after["tables"] = lambda: self._artifacts.list_tables(sorted(self._tables))
 
     def _grown(self, path: str, columns: Sequence[str]) -> bytes:
         """The rows that the run has in the table, of an earlier process too, and the new ones below them."""
         if path not in self._sending:
-            self._store = self._store or store_of(self._client, self.run_id)
             try:
-                self._sending[path] = rows_in(self._store, path)
+                self._sending[path] = self._artifacts.rows_in(path)
             except HalfWritten as error:
                 self.tally.failed(error)
                 self._sending[path] = []
@@ -377,11 +355,8 @@ class MlflowTracker(Tracker):
     def _put_file(self, files: dict[str, Callable[[], bytes]], path: str) -> None:
         content = files[path]()
         files[path] = lambda: content  # it is not drawn again at the next try
-        put(self._client, self.run_id, path, content)
+        self._artifacts.put(path, content)
         self._sending.pop(path, None)
-
-    def _list_tables(self) -> None:
-        list_tables(self._client, self.run_id, sorted(self._tables))
 
     def _show(self) -> None:
         """Write the view anew; it keeps the charts of other runs of the experiment."""

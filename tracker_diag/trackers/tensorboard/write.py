@@ -29,17 +29,7 @@ from tracker_diag.report.tables import brief
 from tracker_diag.trackers.panels import PLOTS
 from tracker_diag.trackers.tables import Tables
 from tracker_diag.trackers.tensorboard import listen
-from tracker_diag.trackers.tracker import (
-    RECORDS,
-    Address,
-    End,
-    Entry,
-    Event,
-    Listener,
-    Off,
-    Standing,
-    Tracker,
-)
+from tracker_diag.trackers.tracker import RECORDS, Address, End, Entry, Event, Listener, Off, Standing, Tracker
 
 CHARTED = {plot.statistic.name for plot in PLOTS if plot.section != "Shape"}
 """Statistics that come once more as `diag/<pair>/<stat>`, in a run for each slice: one chart, a colour a slice."""
@@ -59,12 +49,8 @@ class TensorBoardTracker(Tracker):
     def __init__(self, folder: str | Path, writer: Any = None) -> None:
         ready()
         self._folder, self._writer = str(folder), writer
-        place = os.path.join(self._folder, PREFIX.rstrip("/"))  # noqa: PTH118  # it may be a bucket's address
-        self._main = EventFile(place)
-        self._slices: dict[str, EventFile] = {
-            name: EventFile(os.path.join(place, name))  # noqa: PTH118
-            for name in CONTEXT
-        }
+        self._main = EventFile(f"{self._folder}/{PREFIX.rstrip('/')}")  # no Path: it may be a bucket's address
+        self._slices = {name: EventFile(f"{self._folder}/{PREFIX}{name}") for name in CONTEXT}
         self._tables = Tables()
 
     @classmethod
@@ -85,11 +71,8 @@ class TensorBoardTracker(Tracker):
     @property
     def address(self) -> Mapping[str, str]:
         folder = self._folder if "://" in self._folder else str(Path(self._folder).absolute())
-        return {
-            "run": f"{Path(folder).name}-{crc32(os.fsencode(folder)):08x}",
-            "folder": folder,
-            "source": folder,
-        }  # one folder, one name
+        name = f"{Path(folder).name}-{crc32(os.fsencode(folder)):08x}"  # one folder, one name
+        return {"run": name, "folder": folder, "source": folder}
 
     @property
     def key(self) -> tuple[str, object]:
@@ -104,25 +87,21 @@ class TensorBoardTracker(Tracker):
         return self._folder if "://" in self._folder else near(self._folder)
 
     def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
-        charts: dict[str, list[Any]] = {name: [] for name in CONTEXT}
-        values: list[Any] = []
         for entry in entries:
-            values += [_text(table.name, _of_table(table)) for table in self._tables.changed_by(step, entry)]
+            for table in self._tables.changed_by(step, entry):
+                self._main.put(step, at, _text(table.name, _of_table(table)))
             if isinstance(entry, Scalar):
-                values.append(scalar(entry.name, entry.value))
+                self._main.put(step, at, scalar(entry.name, entry.value))
                 key = StatKey.parse(entry.name.removeprefix(PREFIX))
-                if key and key.slice in charts and key.stat in CHARTED:
-                    charts[key.slice].append(scalar(f"{PREFIX}{key.pair}/{key.stat}", entry.value))
+                if key and key.slice in self._slices and key.stat in CHARTED:
+                    self._slices[key.slice].put(step, at, scalar(f"{PREFIX}{key.pair}/{key.stat}", entry.value))
             elif isinstance(entry, Histogram):
-                values.append(histogram(entry))
-        self._main.put(step, at, values)
-        for name, of_slice in charts.items():
-            self._slices[name].put(step, at, of_slice)
+                self._main.put(step, at, histogram(entry))
         for entry in entries:
             if isinstance(entry, Drawing):
                 # A tag of its own: TensorBoard's data server shows the first of two kinds under one tag alone.
-                self._main.put(step, at, [_text(f"{entry.name}/text", note_on(entry.summary, ""))])
-                self._main.put(step, at, [_image(entry)])  # last, as nothing else is lost where it cannot be drawn
+                self._main.put(step, at, _text(f"{entry.name}/text", note_on(entry.summary, "")))
+                self._main.put(step, at, _image(entry))  # last, as nothing else is lost where it cannot be drawn
 
     def flush(self, *, last: bool = False) -> bool:
         for file in (self._main, *self._slices.values()):
@@ -150,11 +129,13 @@ class EventFile:
             own_folder(Path(self._folder))
         self._files.makedirs(self._folder)
 
-    def put(self, step: int, at: float, values: Sequence[Any]) -> None:
-        """Have summaries of `step` written with the next `flush`."""
-        if values:
-            summary = _pb("summary").Summary(value=values)
-            self._waiting.append(_pb("event").Event(wall_time=at, step=step, summary=summary))
+    def put(self, step: int, at: float, value: Any) -> None:
+        """Have a summary of `step` written with the next `flush`, in one event with others of the same time."""
+        last = self._waiting[-1] if self._waiting else None
+        if last is None or (last.step, last.wall_time) != (step, at):
+            last = _pb("event").Event(wall_time=at, step=step)
+            self._waiting.append(last)
+        last.summary.value.append(value)
 
     def flush(self) -> None:
         """Write what waits, to the disk."""
@@ -177,17 +158,14 @@ class EventFile:
         now, host = time.time(), socket.gethostname()
         name = f"events.out.tfevents.{int(now):010d}.{host}.{os.getpid()}.{next(_numbers):06d}.tracker_diag"
         self._make_folder()
-        path = os.path.join(self._folder, name)  # noqa: PTH118
+        path = f"{self._folder}/{name}"
         if "://" not in path:
             opened(Path(path)).close()  # it is there then, for nobody else to read
         file = RecordWriter(self._files.GFile(path, "wb"))
         pb = _pb("event")
         started = pb.SessionLog(status=pb.SessionLog.START)
-        for event in (
-            pb.Event(wall_time=now, file_version="brain.Event:2"),
-            pb.Event(wall_time=first.wall_time, step=first.step, session_log=started),
-        ):
-            file.write(event.SerializeToString())
+        file.write(pb.Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+        file.write(pb.Event(wall_time=first.wall_time, step=first.step, session_log=started).SerializeToString())
         return file
 
 
@@ -205,9 +183,7 @@ def _of_table(table: Table) -> str:
 
 def _text(tag: str, content: str) -> Any:
     pb = _pb("summary")
-    about = pb.SummaryMetadata(
-        plugin_data=pb.SummaryMetadata.PluginData(plugin_name="text"), data_class=pb.DATA_CLASS_TENSOR
-    )
+    about = pb.SummaryMetadata(plugin_data={"plugin_name": "text"}, data_class=pb.DATA_CLASS_TENSOR)
     tensor = _pb("tensor").TensorProto(dtype=_pb("types").DT_STRING, string_val=[content.encode()])
     return pb.Summary.Value(tag=tag, metadata=about, tensor=tensor)
 

@@ -59,7 +59,7 @@ def read_trackio(name: str, source: str, progress: Progress | None = None) -> Fi
         return _run(store, ids[-1], rows, source, progress)
 
 
-def list_trackio(name: str, source: str, *, project: bool) -> list[Listed]:
+def list_trackio(name: str, source: str, *, project: bool = False) -> list[Listed]:
     """The state of `<project>/<run>`, as a list of one, or of all runs of a project by their start.
 
     Trackio does not say whether a run has ended. The diagnostics do, if they watched it from inside.

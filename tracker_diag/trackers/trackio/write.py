@@ -19,7 +19,6 @@ from tracker_diag.report.picture import Pixels, drawn, ready
 from tracker_diag.report.tables import DECISION
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.trackers.delivery.kept import Kept
-from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.tables import Tables
 from tracker_diag.trackers.tracker import (
     RECORDS,
@@ -48,6 +47,7 @@ class TrackioTracker(Tracker):
     takes = (*RECORDS, Standing, Notice, Event, End)
     library = "trackio"
     local = True
+    read, runs = staticmethod(read.read_trackio), staticmethod(read.list_trackio)
     shows_alerts = True
 
     def __init__(self, run: Any) -> None:
@@ -104,14 +104,6 @@ class TrackioTracker(Tracker):
     @classmethod
     def watch(cls, begun: Callable[[Tracker], None]) -> Off:
         return on_begin(sys.modules["trackio"], lambda run: begun(cls(run)))
-
-    @classmethod
-    def read(cls, name: str, source: str, progress: Progress | None = None) -> FinishedRun:
-        return read.read_trackio(name, source, progress)
-
-    @classmethod
-    def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
-        return read.list_trackio(name, source, project=project)
 
     def listen(self, listener: Listener | None) -> Off:
         if listener is None:

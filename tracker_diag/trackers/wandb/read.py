@@ -47,7 +47,7 @@ def finished_address(name: str, source: str) -> Address:
         return address
 
 
-def list_wandb(name: str, source: str, *, project: bool) -> list[Listed]:
+def list_wandb(name: str, source: str, *, project: bool = False) -> list[Listed]:
     """The state of `<entity>/<project>/<run>`, as a list of one, or of all runs of a project, the newest first.
 
     Runs that the diagnostics keep next to another one are left out of a project.

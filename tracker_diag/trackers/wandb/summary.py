@@ -15,16 +15,7 @@ from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.html import render_html
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.trackers.tables import Tables
-from tracker_diag.trackers.tracker import (
-    RECORDS,
-    End,
-    Entry,
-    Event,
-    File,
-    Standing,
-    Tracker,
-    Unavailable,
-)
+from tracker_diag.trackers.tracker import RECORDS, End, Entry, Event, File, Standing, Tracker, Unavailable
 
 STEP = PREFIX + "step"
 MORE = PREFIX + "more"

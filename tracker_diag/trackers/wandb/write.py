@@ -28,7 +28,6 @@ from tracker_diag.trackers.delivery.kept import Kept
 from tracker_diag.trackers.delivery.lines import scalars_line
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.delivery.patience import exit_timeout
-from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.tracker import (
     Address,
     End,
@@ -61,6 +60,7 @@ class WandbTracker(Tracker):
     takes = (Metrics, *SummaryTracker.takes)
     library = "wandb"
     local = True
+    read, runs = staticmethod(read.read_wandb_api), staticmethod(read.list_wandb)
 
     def __init__(self, run: Any) -> None:
         require("wandb", "wandb")
@@ -117,14 +117,6 @@ class WandbTracker(Tracker):
     @classmethod
     def watch(cls, begun: Callable[[Tracker], None]) -> Off:
         return on_begin(sys.modules["wandb"], lambda run: begun(cls(run)))
-
-    @classmethod
-    def read(cls, name: str, source: str, progress: Progress | None = None) -> FinishedRun:
-        return read.read_wandb_api(name, source, progress)
-
-    @classmethod
-    def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
-        return read.list_wandb(name, source, project=project)
 
     @property
     def address(self) -> Mapping[str, str]:
