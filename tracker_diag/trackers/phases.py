@@ -69,21 +69,19 @@ class Phases:
         """The rows whose step is now known, under the step to show."""
         if not self._phases:
             self._phases.append(_Phase(row.step, last=row.step))
-        if not self._steps or row.step > self._steps[-1]:
-            yield from self._stray()
-            yield self._in_order(row)
-            return
-        there = self._there(row.step + self._phases[-1].offset)
-        if row.values and all(key in there and _same(there[key], value) for key, value in row.values.items()):
-            self._copies += 1
-            return
-        if row.step == self._steps[-1]:
+        there: Mapping[str, float] = {}
+        if self._steps and row.step <= self._steps[-1]:
+            there = self._there(row.step + self._phases[-1].offset)
+            if row.values and all(key in there and same(there[key], value) for key, value in row.values.items()):
+                self._copies += 1
+                return
+        if not self._steps or row.step >= self._steps[-1]:
             yield from self._stray()
             yield self._in_order(row)
             return
         if self._waiting and row.step < self._waiting[-1].step:
             yield from self._stray()
-        self._differs |= any(key in there and not _same(there[key], value) for key, value in row.values.items())
+        self._differs |= any(key in there and not same(there[key], value) for key, value in row.values.items())
         self._waiting.append(row)
         if self._differs and row.step > self._waiting[0].step:
             yield from self._begin_again()
@@ -150,9 +148,8 @@ class Phases:
             self._phases.append(_Phase(first, phase.last + phase.offset + distance - first, last=first))
             self._steps, self._again_until = [], None
             clock = rows[0].clock
-            self._shift = (
-                self._clock - clock if clock is not None and clock + self._shift < self._clock else self._shift
-            )
+            if clock is not None and clock + self._shift < self._clock:
+                self._shift = self._clock - clock
         for row in rows:
             yield self._in_order(row)
 
@@ -162,7 +159,8 @@ class Phases:
         return Row(row.step + self._phases[-1].offset, row.values, clock, resumed)
 
 
-def _same(a: float, b: float) -> bool:
+def same(a: float, b: float) -> bool:
+    """Whether two values are equal, or both NaN."""
     return a == b or (math.isnan(a) and math.isnan(b))
 
 

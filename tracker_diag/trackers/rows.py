@@ -11,7 +11,7 @@ from tracker_diag.errors import SourceError
 from tracker_diag.metrics.aliases import known_keys
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.odd import Odd
-from tracker_diag.trackers.phases import Phases, Row, gaps
+from tracker_diag.trackers.phases import Phases, Row, gaps, same
 
 LIMIT = 4_000_000
 """Values that are held, about 0.6 GB. Beyond it keys that nobody reads are left out, then neighbours share a row."""
@@ -175,7 +175,10 @@ class Rows:
                 self._put(held, key, value, given)
         self._top = max(self._top, given.step)
         if self._held > self._limit:
-            self._shrink()
+            if not self._unread:
+                self._leave_out()
+            if self._held > 0.75 * self._limit:
+                self._share()
 
     def _there(self, step: int) -> Mapping[str, float]:
         held = self._rows.get(step // self._width)
@@ -204,8 +207,8 @@ class Rows:
         if padded:
             self._drop_padding(rows)
             rows = {step: row for step, row in rows.items() if row}
-        clocks = {held.end: held.clock for _, held in sorted(self._rows.items()) if held.end in rows}
-        clock = {step: at for step, at in clocks.items() if at is not None}
+        clocks = {held.end: held.clock for held in self._rows.values()}
+        clock = {step: at for step in rows if (at := clocks[step]) is not None}
         start = next(iter(clock.values()), 0.0)
         seconds = {step: at - start for step, at in clock.items()}
         began = start if start > SINCE_1970 else None
@@ -224,18 +227,12 @@ class Rows:
         if self._width > 1:
             held.blend(key, value)
             return
-        if not (before is None or before == value or (math.isnan(before) and math.isnan(value)) or given.resumed):
+        if not (before is None or same(before, value) or given.resumed):
             self._repeated.count("values that replace others of the same step", f"{key!r} at step {given.step}")
         held.values[key] = value
 
-    def _shrink(self) -> None:
-        """Leave out what nobody reads; if that is not enough, let rows share steps."""
-        if not self._unread:
-            self._leave_out()
-        if self._held > 0.75 * self._limit:
-            self._share()
-
     def _leave_out(self) -> None:
+        """Leave out the values of keys that nobody reads."""
         keys = dict.fromkeys(key for held in self._rows.values() for key in held.values)
         read = known_keys(keys)
         self._unread = {key: key not in read for key in keys}

@@ -1,6 +1,6 @@
 """MLflow: every `MlflowClient` is heard, as the module's functions and autologging use one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tracker_diag.health import Health
@@ -61,30 +61,25 @@ class Ears:
                 self._off.pop()()
 
     def _metric(self, _: Any, given: Mapping[str, Any]) -> None:
-        self._hear(given, {given.get("step") or 0: {given["key"]: given["value"]}})
+        self._hear(given, [(given.get("step") or 0, given["key"], given["value"])])
 
     def _batch(self, _: Any, given: Mapping[str, Any]) -> None:
-        by_step: dict[int, dict[str, float]] = {}
-        for metric in given.get("metrics", ()):
-            by_step.setdefault(metric.step, {})[metric.key] = metric.value
-        self._hear(given, by_step)
+        self._hear(given, [(metric.step, metric.key, metric.value) for metric in given.get("metrics", ())])
 
-    def _hear(self, given: Mapping[str, Any], by_step: Mapping[int, Mapping[str, float]]) -> None:
+    def _hear(self, given: Mapping[str, Any], metrics: Sequence[tuple[int, str, float]]) -> None:
         if writing_of_ours():
             return
-        of_run = {
-            step: {key: value for key, value in metrics.items() if not key.startswith(SYSTEM)}
-            for step, metrics in by_step.items()
-        }
+        by_step: dict[int, dict[str, float]] = {}
+        for step, key, value in metrics:
+            if not key.startswith(SYSTEM):
+                by_step.setdefault(step, {})[key] = value
         run_id = given["run_id"]
-        if run_id not in self._listeners and any(of_run.values()):
+        if run_id not in self._listeners and by_step:
             for begun in tuple(self._begun):
                 begun(given["self"], run_id)
         if listener := self._listeners.get(run_id):
-            for step, metrics in sorted(of_run.items()):
-                if metrics:
-                    # To MLflow a call without a step is one of step 0.
-                    listener.hear(metrics, step or None, None)
+            for step, of_step in sorted(by_step.items()):
+                listener.hear(of_step, step or None, None)  # to MLflow a call without a step is one of step 0
 
     def _ended(self, given: Mapping[str, Any]) -> None:
         if listener := self._listeners.get(given["run_id"]):

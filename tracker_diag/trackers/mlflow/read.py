@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -35,10 +35,9 @@ PAGE = 1000
 
 def split(name: str) -> tuple[str, str]:
     """What `<run or experiment>[@tracking uri]` names, and the URI; without one it is that which MLflow would use."""
-    if match := re.fullmatch(r"(.*?)@(\w+:.*)", name):  # an address may hold another "@", before its host
-        return match[1], match[2]
-    wanted, _, uri = name.rpartition("@") if "@" in name else (name, "", "")
-    return wanted, uri
+    # An address may hold another "@", before its host.
+    match = re.fullmatch(r"(.*?)@(\w+:.*)", name) or re.fullmatch("(.*)@(.*)", name)
+    return (match[1], match[2]) if match else (name, "")
 
 
 def read_mlflow(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
@@ -60,18 +59,21 @@ def list_mlflow(name: str, source: str, *, project: bool = False) -> list[Listed
         raise SourceError(f"{source}: expected mlflow:<{'experiment name or' if project else 'run'} id>[@tracking uri]")
     with asking(uri, source) as client:
         if project:
-            experiment, token = experiment_called(client, wanted, source).experiment_id, None
-            listed: list[Listed] = []
-            while True:
-                page = client.search_runs([experiment], max_results=PAGE, page_token=token)
-                listed += [_listed(run, uri) for run in page]
-                token = page.token
-                if not token:
-                    return listed
+            experiment = experiment_called(client, wanted, source).experiment_id
+            return [_listed(run, uri) for run in paged(client.search_runs, [experiment], max_results=PAGE)]
         run = client.get_run(wanted)
         if run.info.lifecycle_stage == "deleted":
             raise Gone(f"{source}: the run was deleted")
         return [_listed(run, uri)]
+
+
+def paged(search: Callable[..., Any], *given: Any, **named: Any) -> Iterator[Any]:
+    """All that a `search` of MLflow finds, page by page."""
+    page = search(*given, **named)
+    yield from page
+    while page.token:
+        page = search(*given, **named, page_token=page.token)
+        yield from page
 
 
 def experiment_called(client: Any, wanted: str, source: str) -> Any:
@@ -122,16 +124,17 @@ def asking(uri: str, source: str) -> Generator[Any]:
 def _history(client: Any, run: Any, source: str, progress: Progress | None) -> FinishedRun:
     rows = Rows()
     keys = sorted(key for key in run.data.metrics if not key.startswith(SYSTEM))
-    if len(keys) < len(run.data.metrics):
-        rows.note(f"{len(run.data.metrics) - len(keys)} metrics under {SYSTEM} have steps of their own: left out")
+    if of_machine := len(run.data.metrics) - len(keys):
+        rows.note(f"{of_machine} metrics under {SYSTEM} have steps of their own: left out")
     stepless: list[str] = []
     for at, key in enumerate(keys):
         history = client.get_metric_history(run.info.run_id, key)
-        if len(history) > 1 and {point.step for point in history} == {0}:
+        counted = len(history) > 1 and {point.step for point in history} == {0}
+        if counted:
             stepless.append(key)
             history = sorted(history, key=lambda point: point.timestamp)
         for count, point in enumerate(history):
-            step = count if key in stepless[-1:] else point.step
+            step = count if counted else point.step
             rows.put_row(step, {key: _value(point.value)}, f"step {step}", point.timestamp / 1000)
         if progress:
             progress((at + 1) / len(keys))
@@ -166,17 +169,14 @@ def _value(value: float) -> float:
 def _local(uri: str, source: str) -> bool:
     """Whether `uri` is a folder; MLflow would make one, or a database, where there is none."""
     parts = urlsplit(uri)
-    if parts.scheme == "sqlite":
-        file = Path(unquote(uri.removeprefix("sqlite:///").partition("?")[0]))
-        if not file.is_file():
-            raise SourceError(f"{source}: no SQLite file {file}")
-        return False
-    if parts.scheme not in {"", "file"}:
-        return False
+    file = Path(unquote(uri.removeprefix("sqlite:///").partition("?")[0]))
+    if parts.scheme == "sqlite" and not file.is_file():
+        raise SourceError(f"{source}: no SQLite file {file}")
     folder = Path(unquote(parts.path) if parts.scheme else uri)
-    if not folder.is_dir():
+    is_folder = parts.scheme in {"", "file"}
+    if is_folder and not folder.is_dir():
         raise SourceError(f"{source}: no folder {folder}")
-    return True
+    return is_folder
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from inspect import signature
 from typing import Any
 
 from tracker_diag.errors import SourceError
-from tracker_diag.trackers.mlflow.read import asking, experiment_called, split
+from tracker_diag.trackers.mlflow.read import asking, experiment_called, paged, split
 from tracker_diag.trackers.odd import Odd
 
 PAGE = 200
@@ -27,12 +27,6 @@ def traces_in(name: str, source: str, odd: Odd) -> Iterator[tuple[str, Mapping[s
         run = wanted if re.fullmatch("[0-9a-f]{32}", wanted) else None
         experiment = client.get_run(run).info if run else experiment_called(client, wanted, source)
         place = "locations" if "locations" in signature(client.search_traces).parameters else "experiment_ids"
-        token = None
-        while True:
-            page = client.search_traces(
-                **{place: [experiment.experiment_id]}, run_id=run, max_results=PAGE, page_token=token
-            )
-            yield from ((trace.info.trace_id, trace.to_dict()) for trace in page)
-            token = page.token
-            if not token:
-                return
+        query = {place: [experiment.experiment_id], "run_id": run, "max_results": PAGE}
+        for trace in paged(client.search_traces, **query):
+            yield trace.info.trace_id, trace.to_dict()

@@ -14,7 +14,7 @@ from io import StringIO
 from typing import Any
 
 from tracker_diag.errors import DiagError, require
-from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
+from tracker_diag.records import Drawing, Histogram, Scalar, Table
 from tracker_diag.report.picture import Pixels, drawn, ready
 from tracker_diag.report.tables import DECISION
 from tracker_diag.rules.alerts import Notice
@@ -53,7 +53,7 @@ class TrackioTracker(Tracker):
     def __init__(self, run: Any) -> None:
         self._trackio: Any = require("trackio", "trackio")
         if not hasattr(run, "_next_step"):
-            version = getattr(self._trackio, "__version__", "of this version")
+            version = self._trackio.__version__
             raise DiagError(f"trackio {version}: does not count steps as 0.43 does, and your rows could get wrong ones")
         ready()
         self.run = run
@@ -135,9 +135,17 @@ class TrackioTracker(Tracker):
     def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
         records = [entry for entry in entries if isinstance(entry, RECORDS)]
         if records:
-            self._write_records(step, records, at)
+            self._put_waiting()
+            self._step = step
+            if error := self._kept.keep(step, records, at):
+                self.tally.failed(error)
+        media = {record.name: self._media(record) for record in records if not isinstance(record, Drawing)}
+        if media:
+            self._put(media)
         for entry in entries:
-            if isinstance(entry, Notice):
+            if isinstance(entry, Drawing):
+                self._draw(entry)
+            elif isinstance(entry, Notice):
                 level = self._trackio.AlertLevel(entry.level)
                 self.run.alert(entry.headline or entry.title, entry.text, level=level, step=step)
             elif not isinstance(entry, Table):  # with the next step, since several may change in one
@@ -148,40 +156,29 @@ class TrackioTracker(Tracker):
                 self._put_waiting()
                 self._kept.close()
 
-    def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
-        self._put_waiting()
-        self._step = step
-        if error := self._kept.keep(step, records, at):
-            self.tally.failed(error)
-        media = {record.name: self._media(record) for record in records if not isinstance(record, Drawing)}
-        if media:
-            self._put(media)
-        for record in records:
-            if isinstance(record, Drawing):
-                self._have_drawn(record)
-
     def close(self) -> None:
         self._kept.close()
         if self._reopened:
             with redirect_stdout(StringIO()):
                 self.run.finish()
 
-    def _have_drawn(self, drawing: Drawing) -> None:
+    def _draw(self, drawing: Drawing) -> None:
         """Draw in a thread of its own: the one that logs does not wait for it."""
-        artist = threading.Thread(target=self._draw, args=(drawing,), daemon=True)
+
+        def draw() -> None:
+            try:
+                require("matplotlib", "trackio")
+                self._drawn = drawn(drawing)
+            except Exception as error:  # noqa: BLE001  # it may lack matplotlib
+                self.tally.failed(error)
+
+        artist = threading.Thread(target=draw, daemon=True)
         try:
             artist.start()
         except RuntimeError:  # none starts in `atexit` from Python 3.12 on
-            self._draw(drawing)
+            draw()
         else:
             self._artist = artist
-
-    def _draw(self, drawing: Drawing) -> None:
-        try:
-            require("matplotlib", "trackio")
-            self._drawn = drawn(drawing)
-        except Exception as error:  # noqa: BLE001  # it may lack matplotlib
-            self.tally.failed(error)
 
     def _put_waiting(self) -> None:
         """Log the tables, and the time line that was drawn, since the last step, at that one."""

@@ -80,7 +80,27 @@ class SummaryTracker(Tracker):
 
     def flush(self, *, last: bool = False) -> bool:
         with self._network():
-            self._flush()
+            while self._rows:
+                self._begin().log(self._rows[0], commit=True)
+                self._rows.popleft()
+                self.sent += 1
+            while self._waiting:
+                name, record = next(iter(self._waiting.items()))
+                try:
+                    self._open.summary[name] = media(record)
+                except Exception as error:
+                    if not self._passes(error):  # as of a run that is over; making a table takes time
+                        del self._waiting[name]
+                    raise
+                del self._waiting[name]
+                self.sent += 1
+            while self._files:
+                # Whatever comes of it: a disk that takes nothing now would be asked for ever.
+                name, text = self._files.popitem()
+                file = Path(self._open.dir) / name  # W&B takes files from the run's own folder alone
+                private(file, text)
+                self._open.save(str(file), base_path=self._open.dir, policy="now")
+                self.sent += 1
         return True
 
     @contextmanager
@@ -90,32 +110,6 @@ class SummaryTracker(Tracker):
             yield
         except self._wandb.errors.CommError as error:
             raise Unavailable(f"wandb: {error}") from error
-
-    def _flush(self) -> None:
-        while self._rows:
-            self._begin().log(self._rows[0], commit=True)
-            self._rows.popleft()
-            self.sent += 1
-        while self._waiting:
-            name, record = next(iter(self._waiting.items()))
-            try:
-                self._open.summary[name] = media(record)
-            except Exception as error:
-                if not self._passes(error):  # as of a run that is over; making a table takes time
-                    del self._waiting[name]
-                raise
-            del self._waiting[name]
-            self.sent += 1
-        while self._files:
-            self._save(*next(iter(self._files.items())))
-            self.sent += 1
-
-    def _save(self, name: str, text: str) -> None:
-        """Put a file among those of the run; W&B takes them from the run's own folder alone."""
-        del self._files[name]  # whatever comes of it: a disk that takes nothing now would be asked for ever
-        file = Path(self._open.dir) / name
-        private(file, text)
-        self._open.save(str(file), base_path=self._open.dir, policy="now")
 
     def close(self) -> None:
         """End the run of our own, if there is one; what it was given is in a file of W&B's already."""
@@ -137,14 +131,11 @@ class SummaryTracker(Tracker):
         if self._own is None:
             address, here = self._address, self._wandb
             replay = address.get("beside", "")
-            run_id = replay or f"{address['run']}-diag-{time.time_ns() // 1_000_000:x}"
             try:
                 self._own = here.init(
-                    id=run_id,
+                    id=replay or f"{address['run']}-diag-{time.time_ns() // 1_000_000:x}",
                     name=f"{address['name']} diag",
-                    project=address["project"] or None,
-                    entity=address["entity"] or None,
-                    group=address["group"] or None,
+                    **{name: address[name] or None for name in ("project", "entity", "group")},
                     dir=address["folder"],
                     mode=address["mode"],
                     job_type="diag",

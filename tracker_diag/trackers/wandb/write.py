@@ -139,7 +139,8 @@ class WandbTracker(Tracker):
 
     def listen(self, listener: Listener | None) -> Off:
         if self._off is None:
-            self._row = row_of(self.run)
+            with suppress(Exception):  # what it is, your own call is to say
+                self._row = self.run.step
             # No summary= here: on a glob it would corrupt the summaries of histograms.
             self.run.define_metric(STEP, hidden=True)
             self.run.define_metric(PREFIX + "*", step_metric=STEP)
@@ -238,8 +239,10 @@ class WandbTracker(Tracker):
     def _logged(self, given: Mapping[str, Any]) -> None:
         """A call of `Run.log` is about to be made."""
         data, step, commit = given["data"], given.get("step"), given.get("commit")
-        if writing_of_ours() or os.getpid() != self._process or not _is_taken(data):
+        if writing_of_ours() or os.getpid() != self._process:
             return
+        if not isinstance(data, Mapping) or not all(isinstance(key, str) for key in data):
+            return  # W&B raises, and there is no row
         with self._lock:
             row = late = None
             if self._row is not None:  # asking W&B for it would take a message to a process
@@ -286,11 +289,6 @@ class _Step:
         return {STEP: self.step} | {record.name: media(record) for record in self.records}
 
 
-def _is_taken(data: object) -> bool:
-    """Whether W&B takes `data` for a row; else it raises, and there is none."""
-    return isinstance(data, Mapping) and all(isinstance(key, str) for key in data)
-
-
 def address_of(run: Any) -> dict[str, str]:
     """What it takes to begin a second run next to `run`, also long after."""
     return {
@@ -303,12 +301,3 @@ def address_of(run: Any) -> dict[str, str]:
         "mode": "offline" if run.offline else "online",
         "source": str(Path(run.dir).parent.absolute()) if run.offline else f"wandb:{run.path}",
     }
-
-
-def row_of(run: Any) -> int | None:
-    """Number of the row that the next call goes into; None in shared mode, where W&B has none."""
-    try:
-        step: int = run.step
-    except Exception:  # noqa: BLE001  # whatever it is, the call itself is to say it
-        return None
-    return step
