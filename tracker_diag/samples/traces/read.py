@@ -76,7 +76,7 @@ def _records(objects: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> Iter
 def documents(file: Path, odd: Odd) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Where each object is, and the object. What cannot be read is left out and counted."""
     objects = 0
-    for place, document in _of_list(file, odd) if _head(file) == "[" else _of_lines(file, odd):
+    for place, document in _of_list(file) if _head(file) == "[" else _of_lines(file, odd):
         if isinstance(document, Mapping):
             objects += 1
             yield place, document
@@ -98,11 +98,8 @@ def _head(file: Path) -> str:
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1].decode("utf-8", "replace")
 
 
-def _of_list(file: Path, odd: Odd) -> Iterator[tuple[str, object]]:
-    items, wrong = read_document(file)
-    yield from ((f"element {n}", item) for n, item in enumerate(items, 1))
-    if wrong:
-        odd.count("lists that break off", f"after element {len(items)}")
+def _of_list(file: Path) -> Iterator[tuple[str, object]]:
+    return ((f"element {n}", item) for n, item in enumerate(read_document(file), 1))
 
 
 def _of_lines(file: Path, odd: Odd) -> Iterator[tuple[str, object]]:
