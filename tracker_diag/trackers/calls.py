@@ -68,20 +68,16 @@ def heard(call: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
     def log(*args: Any, **kwargs: Any) -> Any:
         if not writing_of_ours():
             try:
-                _hear(call, listener, args, kwargs)
+                signature = inspect.signature(call)
+                given = signature.bind(*args, **kwargs).arguments
+                given |= given.pop("kwargs", {})
+                step = next((given[name] for name in STEPS if given.get(name) is not None), None)
+                listener.log(given[next(iter(signature.parameters))], step)
             except Exception as error:  # noqa: BLE001  # such as wrong arguments, which the call itself reports
                 listener.record("internal_errors", error)
         return call(*args, **kwargs)
 
     return log
-
-
-def _hear(call: Callable[..., Any], listener: Listener, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    signature = inspect.signature(call)
-    given = signature.bind(*args, **kwargs).arguments
-    given |= given.pop("kwargs", {})
-    step = next((given[name] for name in STEPS if given.get(name) is not None), None)
-    listener.log(given[next(iter(signature.parameters))], step)
 
 
 def _ended(call: Callable[..., Any], listener: Listener) -> Callable[..., Any]:

@@ -14,8 +14,7 @@ GROUP = "tracker_diag.trackers"
 
 _log = logging.getLogger("tracker_diag")
 
-_broken: dict[str, DiagError] = {}
-"""Trackers of other packages that raised while they were looked for, by name."""
+_broken: dict[str, DiagError] = {}  # trackers of other packages that raised while they were looked for, by name
 
 
 def tracker_class(name: str) -> type[Tracker]:

@@ -11,8 +11,7 @@ from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.keys import CLOCKS, STEPS, flat, put_records
 from tracker_diag.trackers.rows import Rows
 
-DENSE = 2 / 3
-"""Share of rows with a number above which a column was logged in each row."""
+DENSE = 2 / 3  # share of rows with a number above which a column was logged in each row
 FEWEST = 3
 """Numbers that a column has at least, for its NaN to be distinguished from padding."""
 
@@ -28,8 +27,7 @@ class Frame(Protocol):
         """As pandas has it; `orient` is "records"."""
 
 
-IN_EVERY_ROW = {*STEPS, *CLOCKS, "epoch"}
-"""Columns that every row has, whatever else was logged there."""
+IN_EVERY_ROW = {*STEPS, *CLOCKS, "epoch"}  # columns that every row has, whatever else was logged there
 
 
 def read_rows(given: Iterable[Mapping[str, object]], source: str = "") -> FinishedRun:
@@ -88,10 +86,10 @@ def read_frame(frame: Frame) -> FinishedRun:
 
 def _logged(columns: list[str], records: list[dict[str, object]]) -> np.ndarray[Any, Any]:
     """For each row and column, whether the value was logged: it is no NaN, or a NaN that was."""
-    nan = np.array([[_is_nan(record[name]) for name in columns] for record in records], dtype=bool)
-    nan = nan.reshape(len(records), len(columns))
-    there = np.array([[record[name] is not None for name in columns] for record in records], dtype=bool)
-    there = there.reshape(nan.shape) & ~nan
+    shape = len(records), len(columns)
+    values = [record[name] for record in records for name in columns]
+    nan = np.array([isinstance(it, float | np.floating) and math.isnan(it) for it in values], dtype=bool).reshape(shape)
+    there = np.array([it is not None for it in values], dtype=bool).reshape(shape) & ~nan
     counts = there.sum(axis=0)
     together = there.astype(np.float32).T @ there.astype(np.float32)
     telling = np.array([name.lower() not in IN_EVERY_ROW for name in columns], dtype=bool)
@@ -110,10 +108,6 @@ def _logged(columns: list[str], records: list[dict[str, object]]) -> np.ndarray[
         if counts[at] > DENSE * kind[:until].sum():
             logged[kind, at] = True
     return logged
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float | np.floating) and math.isnan(value)
 
 
 def _plain(value: object) -> object:

@@ -20,8 +20,7 @@ NO_METRICS = {"_step", "_timestamp", "_runtime", "timestamp", "wall_time", "wall
 """Of these, the ones that say nothing else."""
 
 
-DEPTH = 16
-"""Levels that are taken elsewhere; settings have a handful."""
+DEPTH = 16  # levels that are taken elsewhere; settings have a handful
 
 HEAD = 100
 """Records that are looked at to learn which key is the step."""

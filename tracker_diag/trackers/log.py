@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from tracker_diag.report.console import Screen, announce
 from tracker_diag.report.terminal import alert, verdict
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.tracker import End, Entry, Tracker
 
 _log = logging.getLogger("tracker_diag")
@@ -32,13 +31,10 @@ class LogTracker(Tracker):
                 text = alert(entry, *(f"See: {page}" for page in self._pages()[:1]))
                 _log.log(logging.INFO if entry.level == "info" else logging.WARNING, "%s", text)
             elif isinstance(entry, End) and entry.summary.steps:
-                self._verdict(entry.summary)
-
-    def _verdict(self, summary: Summary) -> None:
-        sources = [tracker.source for tracker in self._others() if tracker.source]
-        again = f"tracker-diag diagnose {shlex.quote(sources[0])}" if sources else ""
-        where = [page for page in self._pages() if page != again]
-        announce(verdict(summary, where=where, again=again, explains="run.diag.explain()"))
+                sources = [tracker.source for tracker in self._others() if tracker.source]
+                again = f"tracker-diag diagnose {shlex.quote(sources[0])}" if sources else ""
+                where = [page for page in self._pages() if page != again]
+                announce(verdict(entry.summary, where=where, again=again, explains="run.diag.explain()"))
 
     def _pages(self) -> list[str]:
         return [tracker.page for tracker in self._others() if tracker.page]

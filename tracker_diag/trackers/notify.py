@@ -28,8 +28,7 @@ NOTIFY = "TRACKER_DIAG_NOTIFY"
 TIMEOUT = 20.0
 """Seconds until a receiver that says nothing is given up, and tried again later."""
 
-TRY_AGAIN = frozenset({408, 425, 429})
-"""Replies below 500 that say nothing against what was sent."""
+TRY_AGAIN = frozenset({408, 425, 429})  # replies below 500 that say nothing against what was sent
 
 KINDS: Mapping[Severity, str] = {"info": "success", "warn": "warning", "error": "failure"}
 """What apprise calls a notice; one of level info says that something is over."""
@@ -61,7 +60,6 @@ class Notifier(Tracker):
         self._run = run
         self._receivers = [_receiver(f"urls[{i}]", url) for i, url in enumerate(listed)]
         self._waiting: list[deque[Notice]] = [deque() for _ in listed]
-        self._refused: deque[Refused] = deque()
 
     @classmethod
     def find(cls, target: object = None, *, run_id: str | None = None) -> Tracker | None:
@@ -81,25 +79,20 @@ class Notifier(Tracker):
             waiting.extend(entry for entry in entries if isinstance(entry, Notice))
 
     def flush(self, *, last: bool = False) -> bool:
-        away: list[OSError] = []
+        away: OSError | None = None
         for receiver, waiting in zip(self._receivers, self._waiting, strict=True):
             try:
                 while waiting:
-                    self._deliver(receiver, waiting[0])
+                    receiver.send(waiting[0], self._run)
                     waiting.popleft()
-            except OSError as error:  # noqa: PERF203  # what it gets waits; the others get theirs
-                away.append(error)
+            except Refused:  # noqa: PERF203  # the rest comes with the next call
+                waiting.popleft()
+                raise
+            except OSError as error:  # what this one gets waits; the others get theirs
+                away = away or error
         if away:
-            raise away[0]
-        if self._refused:
-            raise self._refused.popleft()
+            raise away
         return True
-
-    def _deliver(self, receiver: "_Webhook | _Service", notice: Notice) -> None:
-        try:
-            receiver.send(notice, self._run)
-        except Refused as error:
-            self._refused.append(error)
 
 
 def from_environment(run: str | None = None) -> list[Notifier]:

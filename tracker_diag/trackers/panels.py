@@ -6,7 +6,7 @@ from typing import get_args
 
 from tracker_diag.metrics.aliases import key_map
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.metrics.series import CONTEXT
+from tracker_diag.metrics.series import CONTEXT, PAIRS
 from tracker_diag.metrics.statistics import STATISTICS, Section, Statistic
 
 VERSION = 4
@@ -23,25 +23,30 @@ RULES = "Rules: 0 healthy, 1 pending, 2 firing"
 
 
 @dataclass(frozen=True)
-class Plot:
-    """One statistic of both slices, for each ratio pair."""
+class Chart:
+    """One statistic of a ratio pair, of both slices."""
 
     section: str
+    pair: str
     statistic: Statistic
 
-    def keys(self, pair: str) -> list[str]:
-        """None where it is not logged of `pair`."""
-        return [self.statistic.key(pair, name) for name in CONTEXT if self.statistic.is_logged(pair, name)]
+    @property
+    def keys(self) -> list[str]:
+        """None where it is not logged of the pair."""
+        of_pair = (name for name in CONTEXT if self.statistic.is_logged(self.pair, name))
+        return [self.statistic.key(self.pair, name) for name in of_pair]
 
-    def named(self, pair: str) -> str:
-        """The chart's title. It begins with the slices, as trackers cut what is long."""
-        return f"{', '.join(reversed(CONTEXT))}: {self.statistic.name}, {pair}"
+    @property
+    def title(self) -> str:
+        """It begins with the slices, as trackers cut what is long."""
+        return f"{', '.join(reversed(CONTEXT))}: {self.statistic.name}, {self.pair}"
 
 
-PLOTS = tuple(
-    Plot(section, statistic)
+CHARTS = tuple(
+    Chart(section, pair, statistic)
     for section in get_args(Section)
     for statistic in STATISTICS.values()
+    for pair in PAIRS
     if statistic.chart == section
 )
 

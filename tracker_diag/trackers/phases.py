@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-REWOUND = 0.1
-"""Up to this share of a phase's rows, a fall of the counter is a resumed run."""
-WAITING = 100
-"""Rows that wait at most until it is known whether a new phase begins with them."""
-LISTED = 5
-"""Phases that a caveat lists."""
-EVEN = 0.8
-"""Share of equal distances between rows from which on a longer distance is a gap."""
+REWOUND = 0.1  # up to this share of a phase's rows, a fall of the counter is a resumed run
+WAITING = 100  # rows that wait at most until it is known whether a new phase begins with them
+LISTED = 5  # phases that a caveat lists
+EVEN = 0.8  # share of equal distances between rows from which on a longer distance is a gap
 
 
 @dataclass(frozen=True)
@@ -54,11 +50,9 @@ class Phases:
     def __init__(self, there: Callable[[int], Mapping[str, float]]) -> None:
         self._there = there
         self._phases: list[_Phase] = []
-        self._steps: list[int] = []
-        """Of the phase, in rising order."""
+        self._steps: list[int] = []  # of the phase, in rising order
         self._waiting: list[Row] = []
-        self._differs = False
-        """Whether one of the waiting rows differs from what is there."""
+        self._differs = False  # whether one of the waiting rows differs from what is there
         self._again_until: int | None = None
         self._clock = 0.0
         self._shift = 0.0

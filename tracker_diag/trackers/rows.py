@@ -34,16 +34,14 @@ def number(value: object) -> float | None:
     return NON_FINITE.get(value.lower()) if isinstance(value, str) else None
 
 
-SINCE_1970 = 1e9
-"""Seconds from which on a clock is one that counts from 1970, and not one of the run's own."""
+SINCE_1970 = 1e9  # seconds from which on a clock is one that counts from 1970, and not one of the run's own
 
 
 @dataclass(slots=True)
 class _Held:
     """The values of a step, or of neighbouring steps that share a row."""
 
-    end: int
-    """The last of these steps."""
+    end: int  # the last of these steps
     values: dict[str, float]
     clock: float | None = None
     counts: dict[str, int] = field(default_factory=dict[str, int])
@@ -82,7 +80,7 @@ def in_fewer(rows: Mapping[int, Mapping[str, float]], most: int) -> dict[int, di
     return fewer
 
 
-class Rows:
+class Rows(Odd):
     """Collects values by step; `finish` makes the run of them.
 
     Memory grows with the run up to `LIMIT` values. Beyond it two things are done, in this order. Values of keys that
@@ -97,23 +95,18 @@ class Rows:
     """
 
     def __init__(self, *, in_order: bool = False) -> None:
-        self._rows: dict[int, _Held] = {}
-        """By step, divided by `_width`."""
-        self._width = 1
-        """Steps that share a row."""
+        super().__init__()
+        self._rows: dict[int, _Held] = {}  # by step, divided by `_width`
+        self._width = 1  # steps that share a row
         self._held = 0
         self._limit = LIMIT
-        self._unread: dict[str, bool] = {}
-        """Whether the values of a key are left out; empty while all are kept."""
-        self._read: list[str] = []
-        """The keys whose values are not."""
-        self._top = -math.inf
-        """The highest step so far."""
+        self._unread: dict[str, bool] = {}  # whether the values of a key are left out; empty while all are kept
+        self._read: list[str] = []  # the keys whose values are not
+        self._top = -math.inf  # the highest step so far
         self._last: dict[str, int] = {}
         self._nan: Counter[str] = Counter()
-        self._notes: list[str] = []
+        self._sentences: list[str] = []
         self._caveats: list[str] = []
-        self._odd = Odd()
         self._repeated = Odd()
         self._phases = Phases(self._there) if in_order else None
         self._skipped: SourceError | None = None
@@ -122,11 +115,7 @@ class Rows:
 
     def note(self, sentence: str) -> None:
         """Keep `sentence` for the reader of the run."""
-        self._notes.append(sentence)
-
-    def count(self, what: str, first: str) -> None:
-        """Count one more of `what`, a plural; the note tells how many there were, and the `first`."""
-        self._odd.count(what, first)
+        self._sentences.append(sentence)
 
     def skip(self, error: SourceError) -> None:
         """Count one more row that cannot be read; `finish` raises the first error if nothing else was read."""
@@ -202,7 +191,7 @@ class Rows:
         if not rows and self._skipped:
             raise self._skipped
         if not rows:
-            remarks = "".join(f"; {sentence}" for sentence in self._remarks())
+            remarks = "".join(f"; {sentence}" for sentence in (*self._sentences, *self.notes))
             raise SourceError(f"{source}: no metrics: not one number was logged{remarks}")
         if padded:
             self._drop_padding(rows)
@@ -212,7 +201,7 @@ class Rows:
         start = next(iter(clock.values()), 0.0)
         seconds = {step: at - start for step, at in clock.items()}
         began = start if start > SINCE_1970 else None
-        caveats, notes = tuple(self._warned(list(rows))), tuple(self._remarks())
+        caveats, notes = tuple(self._warned(list(rows))), (*self._sentences, *self.notes)
         return FinishedRun(source, rows, dict(config or {}), seconds, notes, began=began, caveats=caveats)
 
     def _put(self, held: _Held, key: str, value: float, given: Row) -> None:
@@ -281,10 +270,7 @@ class Rows:
                 for step, value in given:
                     if math.isnan(value):
                         del rows[step][key]
-                self._notes.append(f"{key} is NaN but for every {gaps[0]}th row: taken for padding, not for numbers")
-
-    def _remarks(self) -> list[str]:
-        return [*self._notes, *self._odd.notes]
+                self.note(f"{key} is NaN but for every {gaps[0]}th row: taken for padding, not for numbers")
 
     def _warned(self, steps: list[int]) -> Iterator[str]:
         """What the reader of the verdict has to know first: phases, repeated steps, gaps, thinned rows."""

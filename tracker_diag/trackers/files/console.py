@@ -62,8 +62,7 @@ class ConsoleLog:
         self._verl = Rows(in_order=True)
         self._trl = _Trl()
         self._rounded = True
-        self._cut = ""
-        """Where the last line breaks off."""
+        self._cut = ""  # where the last line breaks off
         self._dropped, self._first_dropped = 0, ""
 
     @property
@@ -112,8 +111,7 @@ class _Trl:
         self.rows = Rows(in_order=True)
         self._count = 0
         self._epoch = 0.0
-        self._begun: list[int] = []
-        """Counts of the rows at which the epoch fell."""
+        self._begun: list[int] = []  # counts of the rows at which the epoch fell
         self._total = ""
         self._shown = 0
         self._named = False

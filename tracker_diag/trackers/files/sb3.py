@@ -21,6 +21,7 @@ from tracker_diag.trackers.rows import Rows, number
 
 EVALUATIONS = {"results": "eval/mean_reward", "ep_lengths": "eval/mean_ep_length", "successes": "eval/success_rate"}
 """The arrays of evaluations.npz, (evaluations, episodes) each, and the names that the same means have in SB3's log."""
+NO_ARCHIVE = (OSError, ValueError, LookupError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 LARGEST = 1 << 28
 """Bytes that an array may have; a million evaluations of 30 episodes have as many."""
 
@@ -34,16 +35,7 @@ def read_evaluations(file: Path, source: str, progress: Progress | None = None) 
         with zipfile.ZipFile(file) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
             arrays = {name: _array(archive, name) for name in ("timesteps", *EVALUATIONS) if name in names}
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        EOFError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-    ) as error:
+    except NO_ARCHIVE as error:
         raise SourceError(f"{file}: no arrays of numbers: {one_line(error)}") from error
     if not {"timesteps", "results"} <= set(arrays):
         raise SourceError(f"{file}: arrays {', '.join(names) or 'none'}, expected timesteps and results")

@@ -10,10 +10,9 @@ import math
 import os
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime
-from itertools import count
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TextIO
 
 from tracker_diag.health import folder, opened, own_folder, private
@@ -66,14 +65,8 @@ class JsonlTracker(Tracker):
 
 def unused_folder() -> Path:
     """A new folder for a run that no tracker has, among the journals, by its hour and process."""
-    name = f"run-{datetime.now().astimezone():%Y-%m-%d-%H%M%S}-{os.getpid()}"
-    for number in count():
-        path = folder() / f"{name}{f'-{number}' if number else ''}"
-        with suppress(FileExistsError):
-            own_folder(path.parent)
-            path.mkdir(mode=0o700)
-            return path
-    raise AssertionError
+    own_folder(folder())
+    return Path(mkdtemp(prefix=f"run-{datetime.now().astimezone():%Y-%m-%d-%H%M%S}-{os.getpid()}-", dir=folder()))
 
 
 def _write(file: TextIO, line: dict[str, object]) -> None:

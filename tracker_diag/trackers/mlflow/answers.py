@@ -12,8 +12,7 @@ being redeployed and answers 404 itself, a run that is restored."""
 
 TOO_LARGE = 413
 
-TOO_EARLY = frozenset({408, 425, 429})
-"""Statuses below 500 that say nothing against what was sent."""
+TOO_EARLY = frozenset({408, 425, 429})  # statuses below 500 that say nothing against what was sent
 
 
 @contextmanager

@@ -10,8 +10,7 @@ from typing import Any
 from tracker_diag.records import Cell
 from tracker_diag.report.picture import Pixels, png_of
 
-TABLES_TAG = "mlflow.loggedArtifacts"
-"""Tag in which MLflow lists the tables of a run."""
+TABLES_TAG = "mlflow.loggedArtifacts"  # tag in which MLflow lists the tables of a run
 
 
 class HalfWritten(OSError):
@@ -25,7 +24,6 @@ class Artifacts:
         self._client, self._run_id = client, run_id
 
     def put(self, path: str, content: bytes) -> None:
-        """Write `content` as the file `path`."""
         folder, _, name = path.rpartition("/")
         with TemporaryDirectory() as place:
             file = Path(place) / name

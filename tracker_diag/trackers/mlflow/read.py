@@ -1,6 +1,7 @@
 """MLflow: a run's full history, from any tracking URI."""
 
 import json
+import math
 import os
 import re
 import sys
@@ -135,7 +136,8 @@ def _history(client: Any, run: Any, source: str, progress: Progress | None) -> F
             history = sorted(history, key=lambda point: point.timestamp)
         for count, point in enumerate(history):
             step = count if counted else point.step
-            rows.put_row(step, {key: _value(point.value)}, f"step {step}", point.timestamp / 1000)
+            value = math.copysign(math.inf, point.value) if abs(point.value) >= LARGEST else point.value
+            rows.put_row(step, {key: value}, f"step {step}", point.timestamp / 1000)
         if progress:
             progress((at + 1) / len(keys))
     if stepless:
@@ -160,10 +162,6 @@ def _left(client: Any, run: Any) -> dict[str, str]:
             for path in (FINDINGS, CONTEXT)
             if path in there
         }
-
-
-def _value(value: float) -> float:
-    return float("inf") * (1 if value > 0 else -1) if abs(value) >= LARGEST else value
 
 
 def _local(uri: str, source: str) -> bool:

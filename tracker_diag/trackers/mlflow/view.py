@@ -9,13 +9,12 @@ import time
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, get_args
+from itertools import groupby
+from typing import Any
 
 from tracker_diag.errors import DiagError
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.metrics.series import PAIRS
-from tracker_diag.metrics.statistics import Section
-from tracker_diag.trackers.panels import NAME, OUTCOME, PLOTS, RULES, in_order, outcome_keys
+from tracker_diag.trackers.panels import CHARTS, NAME, OUTCOME, RULES, in_order, outcome_keys
 
 VIEW_KEY = "tracker-diag"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
@@ -29,8 +28,7 @@ RULE = f"{PREFIX}rule/"
 COLUMNS = ["attributes.`Description`", *(f"tags.`{name}`" for name in ("diag.alert.state", "diag.first_break"))]
 """Of the list of runs."""
 
-MOST_OUTCOMES = 8
-"""Charts of rewards, evaluations and KL, where the runs of an experiment name them in their own ways."""
+MOST_OUTCOMES = 8  # charts of rewards, evaluations and KL, where the runs of an experiment name them in their own ways
 
 
 def view_path(experiment_id: str) -> str:
@@ -94,19 +92,18 @@ def chart_view(keys: set[str]) -> str:
         section = f"{VIEW_KEY}-section-{len(sections)}"
         there = [_chart(section, f"{section}-chart-{at}", *line) for at, line in enumerate(lines)]
         if there:
-            sections.append(_section(section, title))
+            size = {"columns": 2, "cardHeight": 280}  # wide enough for a legend with the names of the slices
+            sections.append({"uuid": section, "name": title, "display": True, "isReordered": True, **size})
             charts.extend(there)
 
     outcomes = in_order(key for key in keys if not key.startswith(PREFIX))[:MOST_OUTCOMES]
     show(OUTCOME, ((key, [key], "linear") for key in outcomes))
-    drawn = [(plot, pair) for plot in PLOTS for pair in PAIRS if not keys.isdisjoint(plot.keys(pair))]
-    for section in get_args(Section):
-        of_section = [(plot, pair) for plot, pair in drawn if plot.section == section]
-        show(section, ((plot.named(pair), plot.keys(pair), plot.statistic.scale) for plot, pair in of_section))
-    families: dict[str, list[str]] = {}
-    for key in sorted(key for key in keys if key.startswith(RULE)):
-        families.setdefault(key.rstrip("0123456789"), []).append(key)
-    show(RULES, ((", ".join(map(_id, family)), family, "linear") for family in families.values()))
+    drawn = [chart for chart in CHARTS if not keys.isdisjoint(chart.keys)]
+    for section, of_section in groupby(drawn, lambda chart: chart.section):
+        show(section, ((chart.title, chart.keys, chart.statistic.scale) for chart in of_section))
+    rules = sorted(key for key in keys if key.startswith(RULE))
+    families = [[*family] for _, family in groupby(rules, lambda key: key.rstrip("0123456789"))]
+    show(RULES, ((", ".join(key.removeprefix(RULE) for key in family), family, "linear") for family in families))
     state = {
         "compareRunCharts": charts,
         "compareRunSections": sections,
@@ -118,15 +115,6 @@ def chart_view(keys: set[str]) -> str:
     packed = "deflate;" + base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
     now = int(time.time() * 1000)
     return json.dumps({"name": NAME, "createdAt": now, "updatedAt": now, "state": packed})
-
-
-def _section(uuid: str, title: str) -> dict[str, object]:
-    size = {"columns": 2, "cardHeight": 280}  # wide enough for a legend with the names of the slices
-    return {"uuid": uuid, "name": title, "display": True, "isReordered": True, **size}
-
-
-def _id(key: str) -> str:
-    return key.removeprefix(RULE)
 
 
 def _chart(section: str, uuid: str, title: str, keys: Sequence[str], scale: str) -> dict[str, object]:

@@ -45,8 +45,9 @@ SQLITE = "sqlite:///"
 BATCH = 1000
 """Metrics that a server takes at once."""
 
-STATES = (RULE, f"{PREFIX}health/")
-"""Beginnings of keys that say how something is, at each step again."""
+STATES = (RULE, f"{PREFIX}health/")  # beginnings of keys that say how something is, at each step again
+
+FIRST = ("/post_tool/", "/p95", "/policy/")
 
 NOTE_TAG = "mlflow.note.content"
 
@@ -56,8 +57,7 @@ WHOLE = (WORST, CHECKPOINTS)
 MOST = 20 * BATCH
 """Metrics in memory, some hundred steps, beyond which no more are taken in while the server is down."""
 
-LOCAL = ("sqlite:", "file:")
-"""Beginnings of addresses that no credentials are sent to."""
+LOCAL = ("sqlite:", "file:")  # beginnings of addresses that no credentials are sent to
 
 UNKNOWN = ("RESOURCE_DOES_NOT_EXIST", REFUSED)
 """Error codes of an id that is no run's. Servers that are being redeployed answer 404 too, with other codes."""
@@ -95,26 +95,20 @@ class MlflowTracker(Tracker):
         self._kept: dict[str, Any] = {}
         """The last value of each state; in `_staying`, if it repeats the one before and waits for the batch."""
         self._staying: dict[str, Any] = {}
-        self._tags: dict[str, str] = {}
-        """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
-        self._files: dict[str, Callable[[], bytes]] = {}
-        """What waits, by path: of several files with one path the last."""
+        self._tags: dict[str, str] = {}  # of the run, each as it is to be in the end; for `NOTE_TAG` our part of it
+        self._files: dict[str, Callable[[], bytes]] = {}  # what waits, by path: of several files with one path the last
         self._pictures: dict[str, Callable[[], bytes]] = {}
         """The same, drawn when they are sent, and sent after the files, as that takes long."""
         self._after: dict[str, Callable[[], None]] = {}
         """What waits until the files are there: the run's list of tables, and the view."""
-        self._tables: dict[str, Table] = {}
-        """The last one that came for each path; at the end it comes once more."""
-        self._new_rows: dict[str, list[tuple[Cell, ...]]] = {}
-        """Of tables that grow, by path."""
+        self._tables: dict[str, Table] = {}  # the last one that came for each path; at the end it comes once more
+        self._new_rows: dict[str, list[tuple[Cell, ...]]] = {}  # of tables that grow, by path
         self._sending: dict[str, list[Any]] = {}
         """All rows of a table that is on its way: a try that failed may have been done all the same."""
         self._tails: dict[str, Callable[[], bytes]] = {}
         """Pictures of the last distributions; they are sent at an alert and at the end."""
-        self._charted: set[str] = set()
-        """Ratio pairs and rules that the view was made for."""
-        self._tries = 0
-        """Times in a row that something was answered by 4xx."""
+        self._charted: set[str] = set()  # ratio pairs and rules that the view was made for
+        self._tries = 0  # times in a row that something was answered by 4xx
 
     @classmethod
     def find(cls, target: Any = None, *, run_id: str | None = None) -> Tracker | None:
@@ -225,7 +219,8 @@ class MlflowTracker(Tracker):
 
     def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
         tails: dict[str, list[Histogram]] = {}
-        for record in sorted(records, key=_place):
+        # The tail that a reader looks for comes first: MLflow lists metrics as they first came.
+        for record in sorted(records, key=lambda record: tuple(part not in record.name for part in FIRST)):
             if isinstance(record, Scalar):
                 self._put_metric(self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step))
             elif isinstance(record, Table):
@@ -363,8 +358,3 @@ class MlflowTracker(Tracker):
         logged = self._client.get_run(self.run_id).data.metrics
         present = self._client.get_experiment(self._experiment).tags.get(VIEW_TAG, "")
         self._client.set_experiment_tag(self._experiment, VIEW_TAG, chart_view(shown_of(logged) | keys_in(present)))
-
-
-def _place(record: Record) -> tuple[bool, bool, bool]:
-    """The tail that a reader looks for comes first: MLflow lists metrics as they first came."""
-    return "/post_tool/" not in record.name, "/p95" not in record.name, "/policy/" not in record.name

@@ -113,11 +113,9 @@ def _events(file: Path, rows: Rows) -> Iterator[tuple[int, Any]]:
                     handle.seek(at + 16 + length)
                 else:
                     try:
-                        event = _event(handle.read(length), handle.read(4))
+                        yield at, _event(handle.read(length), handle.read(4))
                     except DecodeError as error:
                         rows.skip(SourceError(f"{file}: byte {at}: the record is damaged: {one_line(error)}"))
-                    else:
-                        yield at, event
                 at += 16 + length
     except OSError as error:
         raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error

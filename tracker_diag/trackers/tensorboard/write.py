@@ -26,12 +26,12 @@ from tracker_diag.report.console import near
 from tracker_diag.report.markdown import escaped, findings_text, markdown, note_on
 from tracker_diag.report.picture import drawn, png_of, ready
 from tracker_diag.report.tables import brief
-from tracker_diag.trackers.panels import PLOTS
+from tracker_diag.trackers.panels import CHARTS
 from tracker_diag.trackers.tables import Tables
 from tracker_diag.trackers.tensorboard import listen
 from tracker_diag.trackers.tracker import RECORDS, Address, End, Entry, Event, Listener, Off, Standing, Tracker
 
-CHARTED = {plot.statistic.name for plot in PLOTS if plot.section != "Shape"}
+CHARTED = {chart.statistic.name for chart in CHARTS if chart.section != "Shape"}
 """Statistics that come once more as `diag/<pair>/<stat>`, in a run for each slice: one chart, a colour a slice."""
 
 FIRST = "0_diag/decision"
@@ -91,10 +91,10 @@ class TensorBoardTracker(Tracker):
             for table in self._tables.changed_by(step, entry):
                 self._main.put(step, at, _text(table.name, _of_table(table)))
             if isinstance(entry, Scalar):
-                self._main.put(step, at, scalar(entry.name, entry.value))
+                self._main.put(step, at, _scalar(entry.name, entry.value))
                 key = StatKey.parse(entry.name.removeprefix(PREFIX))
                 if key and key.slice in self._slices and key.stat in CHARTED:
-                    self._slices[key.slice].put(step, at, scalar(f"{PREFIX}{key.pair}/{key.stat}", entry.value))
+                    self._slices[key.slice].put(step, at, _scalar(f"{PREFIX}{key.pair}/{key.stat}", entry.value))
             elif isinstance(entry, Histogram):
                 self._main.put(step, at, histogram(entry))
         for entry in entries:
@@ -138,7 +138,6 @@ class EventFile:
         last.summary.value.append(value)
 
     def flush(self) -> None:
-        """Write what waits, to the disk."""
         if not self._waiting:
             return
         try:
@@ -170,7 +169,6 @@ class EventFile:
 
 
 def _pb(name: str) -> Any:
-    """TensorBoard's message types of one kind."""
     return require(f"tensorboard.compat.proto.{name}_pb2", "tensorboard")
 
 
@@ -196,8 +194,7 @@ def _image(drawing: Drawing) -> Any:
     return _pb("summary").Summary.Value(tag=FIRST, image=_pb("summary").Summary.Image(**values))
 
 
-def scalar(tag: str, value: float) -> Any:
-    """A summary that holds one number."""
+def _scalar(tag: str, value: float) -> Any:
     return _pb("summary").Summary.Value(tag=tag, simple_value=value)
 
 

@@ -23,10 +23,9 @@ UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError)
 @contextmanager
 def store_of(project: str, source: str) -> Generator[sqlite3.Connection]:
     """The store of `project` in Trackio's folder, to read from."""
-    folder = trackio_folder()
-    file = project_file(folder, project)
+    file = project_file(project)
     if not project or not file.is_file():
-        raise Gone(f"{source}: no project {project!r} in Trackio's folder {folder}")
+        raise Gone(f"{source}: no project {project!r} in Trackio's folder {file.parent}")
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as store:
             yield store
@@ -39,7 +38,7 @@ def split(name: str, source: str) -> tuple[str, str]:
     splits = [(name[:at], name[at + 1 :]) for at, character in enumerate(name) if character == "/"]
     if not splits:
         raise SourceError(f"{source}: expected trackio:<project>/<run>")
-    return next((parts for parts in splits if project_file(trackio_folder(), parts[0]).is_file()), splits[0])
+    return next((parts for parts in splits if project_file(parts[0]).is_file()), splits[0])
 
 
 def read_trackio(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
@@ -71,13 +70,7 @@ def list_trackio(name: str, source: str, *, project: bool = False) -> list[Liste
         for own, shown, at in store.execute("SELECT run_id, run_name, created_at FROM configs ORDER BY id"):
             runs.setdefault(str(own), (str(shown), "", at))
         listed = [
-            Listed(
-                f"trackio:{within}/{own}",
-                shown,
-                mark,
-                "finished" if _closed(store, own) else None,
-                clock_of({"timestamp": at}),
-            )
+            Listed(f"trackio:{within}/{own}", shown, mark, _ended(store, own), clock_of({"timestamp": at}))
             for own, (shown, mark, at) in runs.items()
             if project or run in {own, shown}
         ]
@@ -88,10 +81,9 @@ def list_trackio(name: str, source: str, *, project: bool = False) -> list[Liste
     return [replace(listed[-1], source=source)]
 
 
-def _closed(store: sqlite3.Connection, run_id: str) -> bool:
-    """Whether the last that was logged to the run is what the diagnostics leave at its end."""
+def _ended(store: sqlite3.Connection, run_id: str) -> str | None:
     query = "SELECT metrics FROM metrics WHERE run_id = ? ORDER BY id DESC LIMIT 2"
-    return any(LAST in str(metrics) for (metrics,) in store.execute(query, (run_id,)))
+    return "finished" if any(LAST in str(metrics) for (metrics,) in store.execute(query, (run_id,))) else None
 
 
 def _run(store: sqlite3.Connection, run_id: str, rows: Rows, source: str, progress: Progress | None) -> FinishedRun:
@@ -125,13 +117,9 @@ def _numbers(values: dict[str, object]) -> Iterator[tuple[str, object]]:
             yield key, value
 
 
-def trackio_folder() -> Path:
-    """Where Trackio keeps its stores: `TRACKIO_DIR`, else `HF_HOME`/trackio."""
+def project_file(project: str) -> Path:
+    """The SQLite file of `project`, which may not be there. It is in `TRACKIO_DIR`, else in `HF_HOME`/trackio."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
-    return Path(os.environ.get("TRACKIO_DIR") or Path(home) / "trackio").expanduser()
-
-
-def project_file(folder: Path, project: str) -> Path:
-    """The SQLite file of `project`, which may not be there."""
+    folder = Path(os.environ.get("TRACKIO_DIR") or Path(home) / "trackio").expanduser()
     safe = "".join(character for character in project if character.isalnum() or character in "-_")
     return folder / f"{safe or 'default'}.db"

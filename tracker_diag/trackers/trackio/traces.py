@@ -7,12 +7,12 @@ from typing import Any
 from tracker_diag.errors import SourceError
 from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.odd import Odd
-from tracker_diag.trackers.trackio.read import UNREADABLE, project_file, split, store_of, trackio_folder
+from tracker_diag.trackers.trackio.read import UNREADABLE, project_file, split, store_of
 
 
 def traces_in(name: str, source: str, odd: Odd) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The traces of `<project>` or `<project>/<run>`: where each is, and the object that `chats` reads."""
-    whole = "/" not in name or project_file(trackio_folder(), name).is_file()
+    whole = "/" not in name or project_file(name).is_file()
     project, run = (name, "") if whole else split(name, source)
     with store_of(project, source) as store:
         if not store.execute("SELECT 1 FROM sqlite_master WHERE name = 'traces'").fetchone():

@@ -60,10 +60,8 @@ class TrackioTracker(Tracker):
         self._step = 0
         self._tables = Tables()
         self._waiting: dict[str, Table] = {}
-        self._reopened = False
-        """Whether the run was begun by `find`, and is ended by `close`."""
-        self._drawn: Pixels | None = None
-        """The time line, once it is drawn."""
+        self._reopened = False  # whether the run was begun by `find`, and is ended by `close`
+        self._drawn: Pixels | None = None  # the time line, once it is drawn
         self._artist: threading.Thread | None = None
         self._kept = Kept(self)
         """Trackio loses what it has queued when the process is killed: half a second, or what its server missed."""

@@ -3,6 +3,7 @@
 import atexit
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from tracker_diag.hooks import Unlocked, all_off, before
@@ -28,16 +29,9 @@ def on_end(run: Any, listener: Listener) -> Off:
         atexit.unregister(end)
         listener.end()
 
-    _before_finish(run, end)
-    atexit.register(end)
-    return before(run, "finish", (), lambda _: end(), Unlocked(listener.record))
-
-
-def _before_finish(run: Any, call: Callable[[], None]) -> None:
-    """Have `call` run just before `run` is finished; a W&B without such a hook leaves it to `finish`."""
-    try:
+    with suppress(ImportError, AttributeError):  # a W&B without such a hook leaves it to `finish`
         from wandb.sdk.wandb_run import TeardownHook, TeardownStage
 
-        run._teardown_hooks.append(TeardownHook(call, TeardownStage.EARLY))  # noqa: SLF001  # there is no other way
-    except (ImportError, AttributeError):
-        return
+        run._teardown_hooks.append(TeardownHook(end, TeardownStage.EARLY))  # noqa: SLF001  # there is no other way
+    atexit.register(end)
+    return before(run, "finish", (), lambda _: end(), Unlocked(listener.record))

@@ -44,14 +44,12 @@ class SummaryTracker(Tracker):
         self._wandb: Any = require("wandb", "wandb")
         self._address, self._run = address, run
         self._own: Any = None
-        self._refused: Exception | None = None
-        """Why no run can be begun."""
+        self._refused: Exception | None = None  # why no run can be begun
         self.sent = 0
         """Rows and tables that W&B has taken."""
         self._rows: deque[dict[str, Any]] = deque()
         self._tables = Tables()
-        self._waiting: dict[str, Table | Drawing] = {}
-        """What goes into the summary: of several with one name the last."""
+        self._waiting: dict[str, Table | Drawing] = {}  # what goes into the summary: of several with one name the last
         self._files: dict[str, str] = {}
 
     @property

@@ -3,17 +3,16 @@
 Only the commands make them: whether a team wants another view or report, no run can know.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.metrics.series import PAIRS
 from tracker_diag.report.markdown import note_on
 from tracker_diag.report.tables import DECISION
 from tracker_diag.report.templates import SLICES
 from tracker_diag.rules.triage import Summary
-from tracker_diag.trackers.panels import NAME, PLOTS, RULES, outcome_keys
+from tracker_diag.trackers.panels import CHARTS, NAME, RULES, outcome_keys
 from tracker_diag.trackers.wandb.summary import STEP
 
 OUTCOMES = "^(reward|eval|val|test|train|critic|rollout|objective|env).*(reward|score|accuracy|success)|^reward$"
@@ -49,30 +48,27 @@ def workspace(entity: str, project: str) -> Any:
         reports.MediaBrowser(title="Decision, and what broke first", media_keys=[DECISION]),
         reports.LinePlot(title="Rewards and evaluations", metric_regex=OUTCOMES),
     ]
-    panels = {"Verdict": verdict, **line_plots(PAIRS)}
+    panels = {"Verdict": verdict, **line_plots()}
     panels["Rules"] = [
         reports.LinePlot(title=RULES, x=STEP, metric_regex=f"^{PREFIX}rule/"),
         reports.LinePlot(title="Health of the diagnostics, counts", x=STEP, metric_regex=f"^{PREFIX}health/"),
     ]
     sections = [workspaces.Section(name=name, panels=shown, is_open=True) for name, shown in panels.items()]
     # Your own metrics, and our histograms, for which there is no class of panel, are shown below as ever.
-    made = workspaces.Workspace(
-        entity=entity, project=project, name=NAME, sections=sections, auto_generate_panels=True
-    )  # fmt: skip
+    made = workspaces.Workspace(entity=entity, project=project, name=NAME, sections=sections, auto_generate_panels=True)
     made._internal_name = f"nw-{VIEW_KEY}-v"  # noqa: SLF001  # chosen at random otherwise, and never found again
     return made
 
 
-def line_plots(pairs: Iterable[str]) -> dict[str, list[Any]]:
-    """Our charts of `pairs`, by section."""
+def line_plots() -> dict[str, list[Any]]:
+    """Our charts by section."""
     reports: Any = require("wandb_workspaces.reports.v2", "panels")
     panels: dict[str, list[Any]] = {}
-    for plot in PLOTS:
-        panels.setdefault(plot.section, []).extend(
-            reports.LinePlot(title=plot.named(pair), x=STEP, y=keys, log_y=plot.statistic.scale == "log")
-            for pair in pairs
-            if (keys := plot.keys(pair))
-        )
+    for chart in CHARTS:
+        if chart.keys:
+            log = chart.statistic.scale == "log"
+            plot = reports.LinePlot(title=chart.title, x=STEP, y=chart.keys, log_y=log)
+            panels.setdefault(chart.section, []).append(plot)
     return panels
 
 
@@ -105,8 +101,7 @@ def report(entity: str, project: str, run_id: str, summary: Summary, keys: Colle
     reports: Any = require("wandb_workspaces.reports.v2", "panels")
     first = summary.first_break
     outcomes = [reports.LinePlot(title=key, y=[key]) for key in outcome_keys(keys)]
-    pairs = [pair for pair in PAIRS if any(key.startswith(f"{PREFIX}{pair}/") for key in keys)]
-    plots = outcomes + [plot for group in line_plots(pairs).values() for plot in group if {*plot.y} & {*keys}]
+    plots = outcomes + [plot for group in line_plots().values() for plot in group if {*plot.y} & {*keys}]
     for plot in plots[len(outcomes) :]:  # a view of a project names no run, and so no colours
         slices = {key: key.split("/")[2] for key in plot.y}
         plot.line_colors = {f"{run_id}:{key}": SLICES[name][0] for key, name in slices.items() if name in SLICES}

@@ -65,8 +65,7 @@ class WandbTracker(Tracker):
     def __init__(self, run: Any) -> None:
         require("wandb", "wandb")
         self.run = run
-        self._listener: Listener | None = None
-        """Hears each row of yours before W&B does."""
+        self._listener: Listener | None = None  # hears each row of yours before W&B does
         self._row: int | None = None
         """Number of the row that your next call goes into; None in shared mode, where each call has one of its own."""
         self._closing: int | None = None
@@ -79,8 +78,7 @@ class WandbTracker(Tracker):
         """The row that our last step went into, or would have, and the step."""
         self._evaluated: int | None = None
         self._hearing = False
-        self._more: Journal | None = None
-        """The steps that found no row of yours."""
+        self._more: Journal | None = None  # the steps that found no row of yours
         self._steps_more = 0
         self._process = os.getpid()
         self._rest = Outbox(SummaryTracker(address_of(run), run))
@@ -90,8 +88,7 @@ class WandbTracker(Tracker):
         self._off: Off | None = None
 
     def new_locks(self) -> None:
-        self._lock = threading.RLock()
-        """Of what waits; nothing is called while it is held."""
+        self._lock = threading.RLock()  # of what waits; nothing is called while it is held
 
     @classmethod
     def find(cls, target: object = None, *, run_id: str | None = None) -> Tracker | None:
@@ -213,7 +210,6 @@ class WandbTracker(Tracker):
             self._more = None
 
     def _put_by(self, missed: "_Step") -> None:
-        """Keep a step that found no row of yours."""
         self.tally.count("dropped_histograms", sum(not isinstance(record, Scalar) for record in missed.records))
         self._steps_more += 1
         try:
@@ -277,13 +273,10 @@ class WandbTracker(Tracker):
 
 @dataclass
 class _Step:
-    """What we have of a step."""
-
     step: int
     records: list[Scalar | Histogram]
     at: float
-    held: bool = False
-    """A row of yours was there, and an earlier step took it."""
+    held: bool = False  # a row of yours was there, and an earlier step took it
 
     def as_row(self) -> dict[str, Any]:
         return {STEP: self.step} | {record.name: media(record) for record in self.records}
