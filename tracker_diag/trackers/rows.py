@@ -15,10 +15,7 @@ from tracker_diag.trackers.phases import Phases, Row, gaps, same
 
 LIMIT = 4_000_000
 """Values that are held, about 0.6 GB. Beyond it keys that nobody reads are left out, then neighbours share a row."""
-NON_FINITE = {
-    "nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math.inf,
-    "infinity": math.inf, "+infinity": math.inf, "-infinity": -math.inf,
-}  # fmt: skip
+NON_FINITE = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
 """How trackers write in JSON what JSON cannot say; in lower case."""
 
 
@@ -31,7 +28,7 @@ def number(value: object) -> float | None:
             return float(value)
         except OverflowError:  # an integer beyond 1.8e308
             return None
-    return NON_FINITE.get(value.lower()) if isinstance(value, str) else None
+    return float(value) if isinstance(value, str) and value.lower() in NON_FINITE else None
 
 
 SINCE_1970 = 1e9  # seconds from which on a clock is one that counts from 1970, and not one of the run's own
@@ -104,7 +101,6 @@ class Rows(Odd):
         self._read: list[str] = []  # the keys whose values are not
         self._top = -math.inf  # the highest step so far
         self._last: dict[str, int] = {}
-        self._nan: Counter[str] = Counter()
         self._sentences: list[str] = []
         self._caveats: list[str] = []
         self._repeated = Odd()
@@ -154,8 +150,6 @@ class Rows(Odd):
             self._rows[given.step] = _Held(given.step, given.values, given.clock)
             self._held += len(given.values)
             self._last.update(dict.fromkeys(given.values, given.step))
-            if any(map(math.isnan, given.values.values())):
-                self._nan.update(key for key, value in given.values.items() if math.isnan(value))
         else:
             held = self._rows.setdefault(given.step // self._width, _Held(given.step, {}))
             held.end = max(held.end, given.step)
@@ -209,8 +203,6 @@ class Rows(Odd):
         if given.step < last:
             self.count("values logged after those of a later step, sorted in", f"{key!r}: {given.step} after {last}")
         self._last[key] = given.step
-        if math.isnan(value):
-            self._nan[key] += 1
         before = held.values.get(key)
         self._held += before is None
         if self._width > 1:
@@ -260,7 +252,11 @@ class Rows(Odd):
         self._limit = LIMIT if self._held < 0.75 * LIMIT else 2 * self._held
 
     def _drop_padding(self, rows: dict[int, dict[str, float]]) -> None:
-        for key in [key for key, n in self._nan.items() if 2 * n >= len(rows)]:
+        nan: Counter[str] = Counter()
+        for row in rows.values():
+            if any(map(math.isnan, row.values())):
+                nan.update(key for key, value in row.items() if math.isnan(value))
+        for key in [key for key, n in nan.items() if 2 * n >= len(rows)]:
             given = [(step, row[key]) for step, row in rows.items() if key in row]
             at = [i for i, (_, value) in enumerate(given) if not math.isnan(value)]
             *gaps, last = [later - earlier for earlier, later in pairwise(at)] or [0]

@@ -12,7 +12,7 @@ from tracker_diag.samples.traces.gather import Gather
 from tracker_diag.samples.traces.otel import is_mlflow, is_otel, record_of_mlflow, spans_of_otel
 from tracker_diag.samples.traces.weave import WeaveCalls
 from tracker_diag.scrub import without_password
-from tracker_diag.trackers.files.text import read_document, read_lines
+from tracker_diag.trackers.files.text import head_of, read_document, read_lines
 from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.odd import Odd
 
@@ -88,11 +88,7 @@ def documents(file: Path, odd: Odd) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _head(file: Path) -> str:
     """The first character that is not blank."""
-    try:
-        with file.open("rb") as handle:
-            head = handle.read(1 << 16)
-    except OSError as error:
-        raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error
+    head = head_of(file)
     if not head.strip():
         raise SourceError(f"{file}: the file is empty")
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1].decode("utf-8", "replace")
@@ -106,7 +102,7 @@ def _of_lines(file: Path, odd: Odd) -> Iterator[tuple[str, object]]:
     """Lines, and objects that are indented: from a line with a brace alone to the next one that closes it."""
     block: list[str] = []
     begun = 0
-    for number, text, _ in read_lines(file, errors="replace"):
+    for number, text, _ in read_lines(file):
         at, line = number, text
         if "\ufffd" in line:
             odd.count("lines with bytes that are no UTF-8", f"line {at}")

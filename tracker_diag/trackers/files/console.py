@@ -46,7 +46,7 @@ def read_console(file: Path, source: str, progress: Progress | None = None) -> F
     """
     log = ConsoleLog()
     number = 0
-    for number, line, ended in read_lines(file, progress, errors="replace"):
+    for number, line, ended in read_lines(file, progress):
         log.read_line(line, f"line {number}", ended=ended)
     if not log.has_rows:
         raise SourceError(

@@ -47,7 +47,7 @@ def read_table(
     A row is one line, so that a quote that is never closed costs that line alone.
     """
     width, separator, any_row = 0, ",", False
-    for line, text, ended in islice(read_lines(file, progress, errors="replace"), header_at - 1, None):
+    for line, text, ended in islice(read_lines(file, progress), header_at - 1, None):
         if not text.strip():
             continue
         if "\ufffd" in text:

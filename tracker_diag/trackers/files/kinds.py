@@ -5,11 +5,9 @@ from pathlib import Path
 
 from tracker_diag.errors import SourceError
 from tracker_diag.trackers.files.csv_table import cell, delimiter
-from tracker_diag.trackers.finished import one_line
+from tracker_diag.trackers.files.text import head_of
 from tracker_diag.trackers.wandb.read_file import SIGNATURE
 
-HEAD = 1 << 16
-"""Bytes that are looked at."""
 NAMED = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".npz", ".ipynb", ".wandb", ".tfevents"}
 """Endings of files that are no console logs."""
 FOREIGN = {
@@ -26,11 +24,7 @@ FOREIGN = {
 
 def kind_of(file: Path) -> str:
     """What reads it, as `FILES` in `open` has it."""
-    try:
-        with file.open("rb") as handle:
-            head = handle.read(HEAD)
-    except OSError as error:
-        raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error
+    head = head_of(file)
     if not head.strip():
         raise SourceError(f"{file}: the file is empty")
     ending = ".tfevents" if "tfevents" in file.name else file.suffix.lower()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.errors import SourceError, require
-from tracker_diag.trackers.files.text import read_objects
+from tracker_diag.trackers.files.text import head_of, read_objects
 from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.odd import Odd
 
@@ -23,12 +23,7 @@ def read_records(file: Path) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
     """The records, and what was odd about the file, a sentence each. A line that is no JSON object is left out."""
     records: list[Mapping[str, Any]] = []
     odd = Odd()
-    try:
-        with file.open("rb") as handle:
-            is_parquet = handle.read(4) == b"PAR1"
-    except OSError as error:
-        raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error
-    if is_parquet:
+    if head_of(file, 4) == b"PAR1":
         records += _parquet(file)
     else:
         for _, row, _ in read_objects(file, odd.count):

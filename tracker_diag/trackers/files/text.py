@@ -14,13 +14,21 @@ LONGEST = 1 << 26
 """Bytes that a line may have."""
 
 
-def read_lines(file: Path, progress: Progress | None = None, errors: str = "strict") -> Iterator[tuple[int, str, bool]]:
+def head_of(file: Path, size: int = 1 << 16) -> bytes:
+    """The first bytes of `file`."""
+    try:
+        with file.open("rb") as handle:
+            return handle.read(size)
+    except OSError as error:
+        raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error
+
+
+def read_lines(file: Path, progress: Progress | None = None) -> Iterator[tuple[int, str, bool]]:
     """The number of each line, its text, and whether it ended with a line break: the last one may be cut off.
 
     Args:
-        file: in UTF-8, with or without a byte order mark.
+        file: in UTF-8, with or without a byte order mark; other bytes are replaced by U+FFFD.
         progress: called once a megabyte.
-        errors: what to do with bytes that are no UTF-8, as for `bytes.decode`.
     """
     number = done = shown = 0
     try:
@@ -35,11 +43,7 @@ def read_lines(file: Path, progress: Progress | None = None, errors: str = "stri
                 if progress and done - shown > 1 << 20:
                     shown = done
                     progress(min(done / size, 1.0))
-                try:
-                    # A character may be cut in two where the file breaks off.
-                    text = raw.decode("utf-8", errors if ended else "ignore")
-                except UnicodeDecodeError as error:
-                    raise SourceError(f"{file}:{number}: no UTF-8 text: {error.reason}") from error
+                text = raw.decode("utf-8", "replace" if ended else "ignore")  # a character may be cut where it ends
                 yield number, text.removeprefix("\ufeff") if number == 1 else text, ended
     except OSError as error:
         raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error
@@ -53,7 +57,7 @@ def read_objects(
     Args:
         count: called for lines with bytes that are no UTF-8, which are replaced: what they are, and where.
     """
-    for at, line, ended in read_lines(file, progress, errors="replace"):
+    for at, line, ended in read_lines(file, progress):
         if not line.strip(" \t\r\n\0"):
             continue
         if "\ufffd" in line:

@@ -75,7 +75,7 @@ class TrackioTracker(Tracker):
         """
         if isinstance(target, Name):
             source = f"{cls.name}:{target}"
-            read.list_trackio(target, source, project=False)  # Trackio would begin one that is not there
+            read.list_trackio(target, source)  # Trackio would begin one that is not there
             target = Address(zip(("project", "name"), read.split(target, source), strict=True))
         if isinstance(target, Address):
             return cls._reopen(target)
