@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from inspect import getattr_static
 from typing import Any, Literal
@@ -68,17 +69,11 @@ def active_trackers() -> list[Tracker]:
 def _of_each_kind(given: Mapping[str, Any], left_out: str, *, refused: bool = False) -> Generator[Tracker]:
     """What each kind of tracker finds; one that raises is left out, but for a DiagError where that is `refused`."""
     for entry, kind in _kinds():
-        try:
+        with _left_out(entry, left_out, but=(DiagError,) if refused else ()):
             tracker = kind.find(**given)
             if tracker is not None:
                 _check(tracker)
-        except Exception as error:
-            if refused and isinstance(error, DiagError):
-                raise
-            _leave_out(entry, left_out, error)
-            continue
-        if tracker is not None:
-            yield tracker
+                yield tracker
 
 
 def _check(tracker: object) -> None:
@@ -107,12 +102,8 @@ def broken() -> list[DiagError]:
 def _kinds() -> Generator[tuple[EntryPoint, type[Tracker]]]:
     """Each tracker that is installed, ours first, so that a fault of another package's does not hinder ours."""
     for entry in sorted(_entries(), key=lambda entry: (not entry.value.startswith("tracker_diag."), entry.name)):
-        try:
-            kind: type[Tracker] = entry.load()
-        except Exception as error:  # noqa: BLE001  # it is somebody else's module
-            _leave_out(entry, "cannot be loaded, left out", error)
-            continue
-        yield entry, kind
+        with _left_out(entry, "cannot be loaded, left out"):
+            yield entry, entry.load()
 
 
 def _entries() -> tuple[EntryPoint, ...]:
@@ -125,10 +116,17 @@ def _entries() -> tuple[EntryPoint, ...]:
     return entries
 
 
-def _leave_out(entry: EntryPoint, what: str, error: Exception) -> None:
-    if entry.name not in _broken:
-        _broken[entry.name] = _failure(entry, what, error)
-        _log.warning("%s", _broken[entry.name])
+@contextmanager
+def _left_out(entry: EntryPoint, what: str, but: tuple[type[Exception], ...] = ()) -> Generator[None]:
+    """What somebody else's module raises inside is logged once, and its tracker left out."""
+    try:
+        yield
+    except but:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever it is
+        if entry.name not in _broken:
+            _broken[entry.name] = _failure(entry, what, error)
+            _log.warning("%s", _broken[entry.name])
 
 
 def _failure(entry: EntryPoint, what: str, error: Exception) -> DiagError:

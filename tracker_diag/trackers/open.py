@@ -14,9 +14,8 @@ from tracker_diag.trackers.files.console import read_console
 from tracker_diag.trackers.files.csv_table import read_csv
 from tracker_diag.trackers.files.kinds import kind_of
 from tracker_diag.trackers.files.notebook import read_notebook
-from tracker_diag.trackers.files.read import read_jsonl
+from tracker_diag.trackers.files.read import read_jsonl, read_trainer_state
 from tracker_diag.trackers.files.sb3 import read_evaluations, read_monitor
-from tracker_diag.trackers.files.trainer_state import read_trainer_state
 from tracker_diag.trackers.finished import FinishedRun, Progress, one_line
 from tracker_diag.trackers.in_memory import Frame, read_frame, read_rows
 from tracker_diag.trackers.tensorboard.read import read_tensorboard

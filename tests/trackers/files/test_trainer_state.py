@@ -3,7 +3,7 @@ import json
 import pytest
 
 from tracker_diag.errors import SourceError
-from tracker_diag.trackers.files.trainer_state import read_trainer_state
+from tracker_diag.trackers.files.read import read_trainer_state
 
 STATE = {
     "best_metric": None,

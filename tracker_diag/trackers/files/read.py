@@ -1,4 +1,4 @@
-"""JSON Lines: the metrics file, one object a step with sparse keys, and what other loggers write in this way."""
+"""JSON: a metrics file of one object a step, what other loggers write so, and Hugging Face's `trainer_state.json`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 
 from tracker_diag.errors import SourceError
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.trackers.files.text import read_objects
+from tracker_diag.trackers.files.text import read_document, read_objects
 from tracker_diag.trackers.finished import FinishedRun, Progress
 from tracker_diag.trackers.keys import flat, put_records, step_of
 from tracker_diag.trackers.odd import Odd
@@ -64,3 +64,26 @@ def _findings(file: Path) -> tuple[Mapping[str, Any], ...]:
 def _of_verl(row: dict[str, Any]) -> dict[str, Any]:
     """`row`, of verl's own file with its metrics where others have them."""
     return {**row["data"], "step": row["step"]} if row.keys() == {"step", "data"} and type(row["data"]) is dict else row
+
+
+def read_trainer_state(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:  # noqa: ARG001  it is small
+    """A run from `log_history`, whose training and evaluation rows share steps, or from a list of rows."""
+    document = read_document(file)
+    name = "row" if isinstance(document, list) else "log_history"
+    whole = {name: document} if isinstance(document, list) else document
+    history = whole.pop(name, None)
+    if not isinstance(history, list):
+        known = ", ".join([*whole][:5])
+        raise SourceError(f"{file}: a JSON object without log_history ({known}), expected a trainer_state.json")
+    rows = Rows(in_order=True)
+
+    def records() -> Iterator[tuple[str, Mapping[str, object]]]:
+        for at, row in enumerate(history):
+            if isinstance(row, dict):
+                yield f"{name}[{at}]", row
+            else:
+                kind = type(row).__name__
+                rows.skip(SourceError(f"{file}: {name}[{at}]: {kind} given, expected an object with a step"))
+
+    config = dict(flat(whole, ".")) | put_records(rows, records(), file)
+    return rows.finish(source, {key: value for key, value in config.items() if not isinstance(value, list)})

@@ -19,6 +19,7 @@ import numpy as np
 
 from tracker_diag.errors import require
 from tracker_diag.health import opened, own_folder
+from tracker_diag.hooks import Unlocked, all_off, before
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT, StatKey
 from tracker_diag.records import Drawing, Histogram, Scalar, Table
@@ -28,7 +29,6 @@ from tracker_diag.report.picture import drawn, png_of, ready
 from tracker_diag.report.tables import brief
 from tracker_diag.trackers.panels import CHARTS
 from tracker_diag.trackers.tables import Tables
-from tracker_diag.trackers.tensorboard import listen
 from tracker_diag.trackers.tracker import RECORDS, Address, End, Entry, Event, Listener, Off, Standing, Tracker
 
 CHARTED = {chart.statistic.name for chart in CHARTS if chart.section != "Shape"}
@@ -66,7 +66,20 @@ class TensorBoardTracker(Tracker):
     def listen(self, listener: Listener | None) -> Off:
         if listener is None or self._writer is None:
             return super().listen(None)
-        return listen.listen(self._writer, listener)
+        own = Unlocked(listener.record)
+
+        def scalar(given: Mapping[str, Any]) -> None:
+            listener.hear({given["tag"]: given["scalar_value"]}, given.get("global_step"), None)
+
+        def several(given: Mapping[str, Any]) -> None:
+            metrics = {f"{given['main_tag']}/{tag}": value for tag, value in given["tag_scalar_dict"].items()}
+            listener.hear(metrics, given.get("global_step"), None)
+
+        return all_off(
+            before(self._writer, "add_scalar", ("tag", "scalar_value", "global_step"), scalar, own),
+            before(self._writer, "add_scalars", ("main_tag", "tag_scalar_dict", "global_step"), several, own),
+            before(self._writer, "close", (), lambda _: listener.end(), own),
+        )
 
     @property
     def address(self) -> Mapping[str, str]:

@@ -1,1 +1,1 @@
-"""Trackio: write, read, listen."""
+"""Trackio: write, listen, read."""

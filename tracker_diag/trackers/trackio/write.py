@@ -14,6 +14,7 @@ from io import StringIO
 from typing import Any
 
 from tracker_diag.errors import DiagError, require
+from tracker_diag.hooks import Unlocked, all_off, before
 from tracker_diag.records import Drawing, Histogram, Scalar, Table
 from tracker_diag.report.picture import Pixels, drawn, ready
 from tracker_diag.report.tables import DECISION
@@ -33,8 +34,9 @@ from tracker_diag.trackers.tracker import (
     Tracker,
     is_a,
     on_begin,
+    writing_of_ours,
 )
-from tracker_diag.trackers.trackio import listen, read
+from tracker_diag.trackers.trackio import read
 
 ORDER = "TRACKIO_PLOT_ORDER='diag/*/p95,diag/*,*'"
 """Puts the diagnostics before your charts, the tail of both slices first."""
@@ -106,7 +108,16 @@ class TrackioTracker(Tracker):
     def listen(self, listener: Listener | None) -> Off:
         if listener is None:
             return super().listen(None)
-        return listen.listen(self.run, listener, self.next_step)
+        own = Unlocked(listener.record)
+
+        def hear(given: Mapping[str, Any]) -> None:
+            if not writing_of_ours():
+                listener.hear(given["metrics"], given.get("step"), self._next_step)
+
+        return all_off(
+            before(self.run, "log", ("metrics", "step"), hear, own),
+            before(self.run, "finish", (), lambda _: listener.end(), own),
+        )
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -125,7 +136,8 @@ class TrackioTracker(Tracker):
     def source(self) -> str:
         return f"trackio:{self.run.project}/{self.run.name}"
 
-    def next_step(self) -> int:
+    @property
+    def _next_step(self) -> int:
         """The step that a call of yours without one gets."""
         upcoming: int = self.run._next_step  # noqa: SLF001  # there is no other way
         return upcoming
@@ -189,7 +201,7 @@ class TrackioTracker(Tracker):
 
     def _put(self, values: dict[str, Any]) -> None:
         """Log `values` at the step of ours; the next row of yours without a step gets the number it would have had."""
-        upcoming = self.next_step()
+        upcoming = self._next_step
         self.run.log(values, step=self._step)
         if upcoming <= self._step and self.run._next_step == self._step + 1:  # noqa: SLF001
             self.run._next_step = upcoming  # noqa: SLF001
