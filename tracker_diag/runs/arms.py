@@ -97,27 +97,15 @@ class Axis:
 
 
 def aligned(runs: Sequence[FinishedRun]) -> Axis:
-    """The axis of `runs`: steps if their ranges overlap, otherwise shares.
+    """The axis of `runs`: steps if they share enough of them for their units to be the same, otherwise shares.
 
     A run with fewer than `FEWEST` rows is too short to judge; its steps count as the same.
     """
-    steps_of_runs = [np.fromiter(run.rows, np.float64) for run in runs]
-    steps = _common_range(steps_of_runs)
-    if steps is None and min(map(len, steps_of_runs)) < FEWEST:
-        steps = _overlap(steps_of_runs)
-    if steps is not None:
-        return Axis("step", *steps)
+    steps = [np.fromiter(run.rows, np.float64) for run in runs]
+    low, high = float(max(at.min() for at in steps)), float(min(at.max() for at in steps))
+    shared = min(np.count_nonzero((at >= low) & (at <= high)) for at in steps)
+    enough = shared >= FEWEST and high - low >= OVERLAP * min(np.ptp(at) for at in steps)
+    if enough or min(map(len, steps)) < FEWEST:
+        return Axis("step", low, high)
     ends = ", ".join(f"{min(run.rows):,} to {max(run.rows):,}" for run in runs)
     return Axis("share of the run", 0.0, 1.0, f"their steps are not of one unit ({ends})")
-
-
-def _overlap(runs: Sequence[Float64Array]) -> tuple[float, float]:
-    return max(float(values.min()) for values in runs), min(float(values.max()) for values in runs)
-
-
-def _common_range(runs: Sequence[Float64Array]) -> tuple[float, float] | None:
-    """The range that all runs share; None if it covers too little of a run for their units to be the same."""
-    low, high = _overlap(runs)
-    shortest = min(float(values.max() - values.min()) for values in runs)
-    rows = min(int(((values >= low) & (values <= high)).sum()) for values in runs)
-    return (low, high) if rows >= FEWEST and high - low >= OVERLAP * shortest else None

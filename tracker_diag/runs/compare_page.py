@@ -31,7 +31,8 @@ def page(comparison: Comparison) -> str:
         groups=[
             _curves(comparison, unit) for unit in dict.fromkeys(against.axis.unit for against in comparison.others)
         ],
-        sections=[_section(comparison, against) for against in comparison.others],
+        comparison=comparison,
+        words=words,
     )
 
 
@@ -52,7 +53,10 @@ def _curves(comparison: Comparison, unit: str) -> dict[str, object]:
     for name in [series.series for series in words.by_effect(largest)][:MOST_CURVES]:
         if drawn := _chart(comparison, others, name, ends):
             arms = of_name[name]
-            marks = [(series.onset, words.mark(it, series), _color(index)) for index, it, series in arms]
+            marks = [
+                (series.onset, f"{it.arm.label} from {words.place(it.axis, series)}", _color(index))
+                for index, it, series in arms
+            ]
             says = [
                 f"{it.arm.label} {', '.join(filter(None, (words.by(series), words.against_seeds(series))))}"
                 for _, it, series in arms
@@ -79,21 +83,3 @@ def _chart(
     metric = declared(name)
     unit = "" if metric.unit in (name, "reward", "score", "loss") else metric.unit
     return chart(name_of(name), unit, lines, ends, log=metric.scale == "log")
-
-
-def _section(comparison: Comparison, against: Against) -> dict[str, object]:
-    return {
-        "against": against,
-        "name": words.named_arm(against.arm),
-        "judged": words.judged(against),
-        "axis": words.about_axis(against.axis),
-        "margin": words.about_margin(against),
-        "rows": [
-            (series, words.since(against.axis, series), words.by(series), words.against_seeds(series))
-            for series in words.by_effect(against.parted)
-        ],
-        "settings": [(it, words.in_words(it, against)) for it in against.settings],
-        "incidents": [(it, words.describe_incident(it, comparison, against)) for it in against.incidents],
-        "unjudged": words.about_unjudged(against.unjudged) if against.unjudged else "",
-        "left_out_keys": words.about_left_out(against.left_out) if against.left_out else "",
-    }

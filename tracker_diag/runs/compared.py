@@ -1,6 +1,7 @@
 """A comparison in words and in the terminal: the consequence, what differs first, settings and incidents."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +25,8 @@ LINES = 25
 """Lines of the screen for two arms."""
 MOST_DRAWN = 4
 """Series drawn for two arms, 3 lines each; with more arms, one series for each."""
+ABOVE = 9
+"""Lines of the screen above the first series and, of further ones, below the last."""
 MOST = 3
 """Settings and incidents that are listed."""
 NAME = 30
@@ -51,7 +54,7 @@ def headline(comparison: Comparison) -> str:
 def consequence(against: Against) -> str:
     """What became of an arm against the reference, in one sentence without a full stop."""
     outcome = _outcome(against)
-    when = f" {since(against.axis, outcome)}" if outcome else ""
+    when = f" since {about(against.axis, outcome)}" if outcome else ""
     return f"{harm(against)}{when}" + (f", {began(against)}" if against.parted[:1] not in ((), (outcome,)) else "")
 
 
@@ -59,20 +62,19 @@ def harm(against: Against) -> str:
     """Which outcome parted, and by how much."""
     name = named_arm(against.arm)
     if not against.parted:
-        return f"{name}: nothing parted in {judged(against)} series"
+        return f"{name}: nothing parted in {len(against.alike)} series"
     outcome = _outcome(against)
     if outcome is None:
         return f"{name}: no outcome parted"
     changed = f"{abs(outcome.by):.2g} {'lower' if outcome.by < 0 else 'higher'}"
-    return (
-        f"{name}: {name_of(outcome.series)} is {times(outcome.by) if outcome.scale == 'ratio' else changed} on average"
-    )
+    changed = times(outcome.by) if outcome.scale == "ratio" else changed
+    return f"{name}: {name_of(outcome.series)} is {changed} on average"
 
 
 def began(against: Against) -> str:
     """Since when it differs, and in which series first; empty where nothing parted."""
     first = next(iter(against.parted), None)
-    return f"it began at {_about(against.axis, first)} with {name_of(first.series)}" if first else ""
+    return f"it began at {about(against.axis, first)} with {name_of(first.series)}" if first else ""
 
 
 def _outcome(against: Against) -> Parted | None:
@@ -82,30 +84,24 @@ def _outcome(against: Against) -> Parted | None:
 
 def preferred(comparison: Comparison) -> str:
     """Which run to keep, by the outcomes that parted: the reference, or the best of the others; empty if none did."""
-    parted = ((_outcome(against), against.arm) for against in comparison.others)
     gains: list[tuple[float, Arm]] = []
-    for outcome, arm in parted:
-        if outcome:
+    for against in comparison.others:
+        if outcome := _outcome(against):
             change = math.log(outcome.by) if outcome.scale == "ratio" else outcome.by
-            gains.append((-change if declared(outcome.series).worse == "higher" else change, arm))
-    if not gains:
-        return ""
-    gain, best = max(gains, key=lambda it: it[0])
-    if gain > 0:
-        return f"Keep {named_arm(best)}"
+            gains.append((-change if declared(outcome.series).worse == "higher" else change, against.arm))
+    gain, best = max(gains, key=lambda it: it[0], default=(0.0, comparison.reference))
+    if gain > 0 or not gains:
+        return f"Keep {named_arm(best)}" if gains else ""
     worse = [arm.label for change, arm in gains if change < 0]
     verb = f": {', '.join(worse)} {'is' if len(worse) == 1 else 'are'} worse" if worse else ""
     return f"Keep {named_arm(comparison.reference)}{verb}"
 
 
 def named_arm(arm: Arm) -> str:
-    """The label with the name of its first run: "B (lr-high)"."""
-    return f"{arm.label} ({cut(run_name(arm.sources[0]), NAME)})"
-
-
-def run_name(source: str) -> str:
-    """The last part of a source: the name of a file without its ending, or that of a tracker's run."""
-    return source.rpartition("/")[2] if is_of_tracker(source) else Path(near(source)).stem or source
+    """The label with the name of its first run, a file's without its ending: "B (lr-high)"."""
+    source = arm.sources[0]
+    name = source.rpartition("/")[2] if is_of_tracker(source) else Path(near(source)).stem or source
+    return f"{arm.label} ({cut(name, NAME)})"
 
 
 def by_effect(parted: Sequence[Parted]) -> list[Parted]:
@@ -126,44 +122,40 @@ def _arms(comparison: Comparison) -> Table:
 
 
 def _body(comparison: Comparison, against: Against) -> list[RenderableType]:
-    rows = labelled(LABELS)
-    rows.add_row("aligned by", cut(about_axis(against.axis), 130))
-    rows.add_row("margin", about_margin(against))
-    parts: list[RenderableType] = [rows]
-    few = _room(against) if len(comparison.others) == 1 else 1
-    for series in against.parted[:few]:
-        parts += _drawn(comparison, against, series, "then" if len(parts) > 1 else "first")
+    heading = labelled(LABELS)
+    heading.add_row("aligned by", cut(about_axis(against.axis), 130))
+    heading.add_row("margin", about_margin(against))
     rest = labelled(LABELS)
-    if later := against.parted[few:]:
-        next_two = [f"{cut(series.series, 34)} {since(against.axis, series)}" for series in later[:2]]
-        rest.add_row("and", "; ".join([*next_two, *([f"and {len(later) - 2} more"] if len(later) > 2 else ())]))
     settings = [one_line(in_words(it, against), "red" if it.evaluation else "") for it in against.settings]
-    add_rows(rest, "settings", settings[:MOST])
-    if len(settings) > MOST:
-        rest.add_row("", Text(f"and {len(settings) - MOST} more settings differ", style="dim"))
+    _add_first(rest, "settings", settings, "more settings differ")
     incidents = [one_line(describe_incident(it, comparison, against), STYLE[it.severity]) for it in against.incidents]
-    add_rows(rest, "incidents", incidents[:MOST])
-    if len(incidents) > MOST:
-        rest.add_row("", Text(f"and {len(incidents) - MOST} more", style="dim"))
+    _add_first(rest, "incidents", incidents, "more")
     if against.unjudged:
         rest.add_row("not judged", cut(about_unjudged(against.unjudged), 130))
     if against.left_out:
         rest.add_row("left out", one_line(about_left_out(against.left_out)))
+    taken = ABOVE + bool(against.axis.why) + rest.row_count + bool(against.unjudged)  # these may have two lines
+    few = max(min((LINES - taken) // 3, MOST_DRAWN), 1) if len(comparison.others) == 1 else 1
+    parts: list[RenderableType] = [heading]
+    for series in against.parted[:few]:
+        parts += _drawn(comparison, against, series, "then" if len(parts) > 1 else "first")
+    if later := against.parted[few:]:
+        next_two = [f"{cut(series.series, 34)} since {about(against.axis, series)}" for series in later[:2]]
+        parts.append(labelled(LABELS))
+        parts[-1].add_row("and", "; ".join([*next_two, *([f"and {len(later) - 2} more"] if len(later) > 2 else ())]))
     return [*parts, rest]
 
 
-def _room(against: Against) -> int:
-    """How many series fit on the screen with the other lines."""
-    below = min(len(against.settings), MOST + 1) + min(len(against.incidents), MOST + 1)
-    below += 2 + 2 * bool(against.unjudged) + bool(against.left_out)
-    above = 8 if against.axis.why else 7
-    return max(min((LINES - above - below) // 3, MOST_DRAWN), 1)
+def _add_first(rows: Table, heading: str, lines: Sequence[Text], more: str) -> None:
+    add_rows(rows, heading, lines[:MOST])
+    if len(lines) > MOST:
+        rows.add_row("", Text(f"and {len(lines) - MOST} {more}", style="dim"))
 
 
 def _drawn(comparison: Comparison, against: Against, series: Parted, heading: str) -> list[RenderableType]:
     """Three lines: what parted and when, then mean curve and level of each arm, and by how much they differ."""
     head = labelled(LABELS)
-    when = f" {since(against.axis, series)}"
+    when = f" since {about(against.axis, series)}"
     head.add_row(heading, one_line(f"{cut(series.series, 64 - len(when))}{when}", "bold"))
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, min_width=LABELS)
@@ -203,12 +195,10 @@ def about_margin(against: Against) -> str:
 
 def about_unjudged(unjudged: Mapping[str, str]) -> str:
     """How many series could not be compared, by reason."""
-    reasons: dict[str, list[str]] = {}
-    for name, why in unjudged.items():
-        reasons.setdefault(why, []).append(name)
-    by_number = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    first = {why: name for name, why in reversed(unjudged.items())}
     return "; ".join(
-        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}" for why, names in by_number
+        f"{first[why]}{f' and {n - 1} more' if n > 1 else ''}: {why}"
+        for why, n in Counter(unjudged.values()).most_common()
     )
 
 
@@ -247,23 +237,12 @@ def describe_incident(incident: NewIncident, comparison: Comparison, against: Ag
     return f"{incident.arm} alone{many}, from step {incident.onset}: {incident.rule} {incident.title}{place}"
 
 
-def since(axis: Axis, series: Parted) -> str:
-    """Where it began to part, accurate to a twentieth of the axis."""
-    return f"since {_about(axis, series)}"
+def place(axis: Axis, series: Parted) -> str:
+    """Where it began to part, accurate to a twentieth of the axis: "99" or "12 %"."""
+    return f"{round(series.onset):,}" if axis.unit == "step" else f"{100 * series.onset:.0f} %"
 
 
-def _about(axis: Axis, series: Parted) -> str:
-    if axis.unit == "step":
-        return f"about step {round(series.onset):,}"
-    return f"about {100 * series.onset:.0f} % of the run"
-
-
-def mark(against: Against, series: Parted) -> str:
-    """The same in short, on a curve: "B from 99"."""
-    at = f"{round(series.onset):,}" if against.axis.unit == "step" else f"{100 * series.onset:.0f} %"
-    return f"{against.arm.label} from {at}"
-
-
-def judged(against: Against) -> int:
-    """How many series were compared."""
-    return len(against.parted) + len(against.alike)
+def about(axis: Axis, series: Parted) -> str:
+    """The same in a sentence: "about step 99"."""
+    at = place(axis, series)
+    return f"about step {at}" if axis.unit == "step" else f"about {at} of the run"
