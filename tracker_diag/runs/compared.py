@@ -141,8 +141,9 @@ def _body(comparison: Comparison, against: Against) -> list[RenderableType]:
         parts += _drawn(comparison, against, series, "then" if len(parts) > 1 else "first")
     if later := against.parted[few:]:
         next_two = [f"{cut(series.series, 34)} since {about(against.axis, series)}" for series in later[:2]]
-        parts.append(labelled(LABELS))
-        parts[-1].add_row("and", "; ".join([*next_two, *([f"and {len(later) - 2} more"] if len(later) > 2 else ())]))
+        more = labelled(LABELS)
+        parts.append(more)
+        more.add_row("and", "; ".join([*next_two, *([f"and {len(later) - 2} more"] if len(later) > 2 else ())]))
     return [*parts, rest]
 
 
@@ -195,7 +196,7 @@ def about_margin(against: Against) -> str:
 
 def about_unjudged(unjudged: Mapping[str, str]) -> str:
     """How many series could not be compared, by reason."""
-    first = {why: name for name, why in reversed(unjudged.items())}
+    first = {why: name for name, why in [*unjudged.items()][::-1]}
     return "; ".join(
         f"{first[why]}{f' and {n - 1} more' if n > 1 else ''}: {why}"
         for why, n in Counter(unjudged.values()).most_common()

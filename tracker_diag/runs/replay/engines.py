@@ -44,13 +44,7 @@ class PartFolded:
 
 @dataclass(frozen=True)
 class Work:
-    """How parts are folded.
-
-    Args:
-        clip: as in `fold`.
-        skip_bad: leave out what cannot be read, and count it.
-        means: as in `fold`.
-    """
+    """How parts are folded: `clip` and `means` as in `fold`; with `skip_bad`, what cannot be read is left out."""
 
     clip: tuple[float, float] = (0.2, 0.2)
     skip_bad: bool = False
@@ -128,19 +122,13 @@ def on_ray(address: str | None = None) -> Engine:
 def kept(engine: Engine, folder: Path) -> Engine:
     """As `engine`, with what each part comes to kept in `folder`; a later replay of these rows continues from there."""
 
-    def file_of(work: Work, part: Part) -> Path:  # another one when its files or the way of folding change
-        name = sha256(f"{STATE_VERSION} {work} {part.stamp()}".encode()).hexdigest()[:32]
-        return folder / f"{name}.json"
-
     def engine_with_states(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
-        files = [file_of(work, part) for part in parts]
+        about = [f"{STATE_VERSION} {work} {part.stamp()}" for part in parts]  # of its files and the way of folding
+        files = [folder / f"{sha256(text.encode()).hexdigest()[:32]}.json" for text in about]
         new = iter(engine(work, [part for part, file in zip(parts, files, strict=True) if not file.exists()]))
         for file in files:
-            if file.exists():
-                yield PartFolded.of_state(json.loads(file.read_text()))
-                continue
-            folded = next(new)
-            private(file, json.dumps(folded.state_dict()))
-            yield folded
+            if not file.exists():
+                private(file, json.dumps(next(new).state_dict()))
+            yield PartFolded.of_state(json.loads(file.read_text()))
 
     return engine_with_states

@@ -8,6 +8,7 @@ A fold does not depend on other folds, and `judge` takes the steps in their orde
 cluster give the same result to the bit.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -120,31 +121,25 @@ def judge(
         tensors_of: if given, the first step is checked as in a live run, and worst sequences are looked for.
         where: the log's name, for errors.
     """
-    own = dict(sorted((metrics or {}).items()))
-    waiting = iter(own)
-    upcoming = next(waiting, None)
+    own = deque(sorted((metrics or {}).items()))
     with monitor:
         for number, (step, folded) in enumerate(states):
-            while upcoming is not None and upcoming < step:  # steps with metrics and no tensors
-                monitor.log(own[upcoming], upcoming)
-                upcoming = next(waiting, None)
+            while own and own[0][0] < step:  # steps with metrics and no tensors
+                earlier, row = own.popleft()
+                monitor.log(row, earlier)
             try:
                 _observe(monitor, number, step, folded, tensors_of)
             except BatchError as error:
                 raise SourceError(f"{where}: step {step}: {error}") from error
-            monitor.log(own.get(step, {}), step)
-            if upcoming == step:
-                upcoming = next(waiting, None)
-        while upcoming is not None:
-            monitor.log(own[upcoming], upcoming)
-            upcoming = next(waiting, None)
+            monitor.log(own.popleft()[1] if own and own[0][0] == step else {}, step)
+        for step, row in own:
+            monitor.log(row, step)
         return monitor.close()
 
 
 def _observe(monitor: Monitor, number: int, step: int, folded: Folded, tensors_of: TensorsOf | None) -> None:
-    again = tensors_of if number == 0 or monitor.wants_tokens else None
-    tensors = again(step) if again else None
-    if tensors is not None:
+    wanted = number == 0 or monitor.wants_tokens
+    if tensors_of and wanted and (tensors := tensors_of(step)) is not None:
         monitor.observe(**tensors)
     elif folded.rejected:
         monitor.record("rejected_batches", BatchError("step", str(step), folded.rejected))
@@ -156,11 +151,10 @@ def _turned(folded: Folded, number: int) -> Mapping[Pair, Observation]:
     """The observations of the `number`th batch: a live run begins each batch with the next group of sequences."""
     if folded.grouped or number % GROUPS == 0:
         return folded.observed
-    return {pair: _regrouped(observation, number) for pair, observation in folded.observed.items()}
-
-
-def _regrouped(observation: Observation, number: int) -> Observation:
     group = np.arange(len(ROWS) * GROUPS)
     to = group // GROUPS * GROUPS + (group + number) % GROUPS
-    turned = observation.sketches["context"].moved(to, len(group))
-    return replace(observation, sketches={**observation.sketches, "context": turned})
+    turned: dict[Pair, Observation] = {}
+    for pair, observation in folded.observed.items():
+        context = observation.sketches["context"].moved(to, len(group))
+        turned[pair] = replace(observation, sketches={**observation.sketches, "context": context})
+    return turned

@@ -88,11 +88,9 @@ def replay(
         wanted = {step: row for step, row in own.items() if since is None or step >= since}
         summary = judge(monitor, _steps(log, folded, done, also), wanted, tensors_of, str(tokens))
         left = log.skipped
-    if not left.count:
-        return summary
     more = f"; and {left.count - 1} more" if left.count > 1 else ""
-    caveat = f"bad parts of the log are left out: {left.errors[0]}{more}"
-    return replace(summary, caveats=(caveat, *summary.caveats))
+    caveats = [f"bad parts of the log are left out: {error}{more}" for error in left.errors[:1]]
+    return replace(summary, caveats=(*caveats, *summary.caveats))
 
 
 def rules_on(rules: Iterable[Rule], pairs: Iterable[Pair]) -> list[str]:

@@ -3,8 +3,10 @@
 All of it comes from the sketches of folded steps, so no token is read again. A log-ratio r is known to 0.39 % there.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,21 +49,21 @@ class WhatIf:
     """Adds up steps, in any order; then gives the variants of each ratio pair."""
 
     def __init__(self) -> None:
-        self._tokens: dict[Pair, IntArray] = {}
-        self._by_lag: dict[Pair, IntArray] = {}
-        self._sequences: dict[Pair, IntArray] = {}
-        self._means: dict[Pair, IntArray] = {}
+        self._tokens: dict[Pair, Any] = defaultdict(int)
+        self._by_lag: dict[Pair, Any] = defaultdict(int)
+        self._sequences: dict[Pair, Any] = defaultdict(int)
+        self._means: dict[Pair, Any] = defaultdict(int)
 
     def add_step(self, step: int, folded: Folded) -> None:
         """Take in what the tokens of a step come to."""
         for pair, observation in folded.observed.items():
             context = observation.sketches["context"].counts
-            _sum_into(self._tokens, pair, context.reshape(-1, GROUPS, *context.shape[1:]).sum(1))
-            _sum_into(self._sequences, pair, observation.sequence_sketch.counts[-1:])
+            self._tokens[pair] += context.reshape(-1, GROUPS, *context.shape[1:]).sum(1)
+            self._sequences[pair] += observation.sequence_sketch.counts[-1:]
             if "policy_lag" in observation.sketches:
-                _sum_into(self._by_lag, pair, observation.sketches["policy_lag"].counts)
+                self._by_lag[pair] += observation.sketches["policy_lag"].counts
         for pair, means in folded.means.items():
-            _sum_into(self._means, pair, means.counts)
+            self._means[pair] += means.counts
 
     def variants(self, caps: Iterable[float] = CAPS, lags: Iterable[int] = LAGS) -> list[Variant]:
         """As logged, with weights capped at each of `caps`, without tokens staler than each of `lags`, and whole.
@@ -70,7 +72,7 @@ class WhatIf:
             caps: largest weights of a truncation.
             lags: updates since a token was sampled, 0 to 6; more are counted as 7.
         """
-        variants: list[Variant] = []
+        variants: list[Variant | None] = []
         for pair, counts in self._tokens.items():
             variants.append(_variant(pair, "tokens, as logged", counts))
             variants += [_variant(pair, f"tokens, weight at most {cap:g}", counts, cap=cap) for cap in caps]
@@ -81,23 +83,20 @@ class WhatIf:
             variants.append(_variant(pair, "whole sequences", self._sequences[pair]))
             if pair in self._means:
                 variants.append(_variant(pair, "sequences, as GSPO", self._means[pair]))
-        return [variant for variant in variants if variant.count]
+        return [variant for variant in variants if variant]
 
 
-def _sum_into(sums: dict[Pair, IntArray], pair: Pair, counts: IntArray) -> None:
-    sums[pair] = sums[pair] + counts if pair in sums else counts.copy()
-
-
-def _variant(pair: Pair, name: str, counts: IntArray, total: int | None = None, cap: float | None = None) -> Variant:
-    """The variant with `counts` (n, 2, 4098) of `total`, whose weights are at most `cap`; n slices of `ROWS`, or 1."""
+def _variant(
+    pair: Pair, name: str, of_slices: IntArray, total: int | None = None, cap: float = np.inf
+) -> Variant | None:
+    """With counts (n, 2, 4098) of `total`, for n slices of `ROWS` or 1, and weights up to `cap`; None for no count."""
     weights: Float64Array = np.exp(np.clip(SIGNED, -MOST, MOST))
-    capped, of_slices, counts = 0, counts, counts.sum(0)
-    if cap is not None:
-        capped = int(counts[weights > cap].sum())
-        weights = np.minimum(weights, cap)
+    counts = of_slices.sum(0)
+    capped = int(counts[weights > cap].sum())
+    weights = np.minimum(weights, cap)
     n = int(counts.sum())
     if not n:
-        return Variant(pair, name, 0, float("nan"), float("nan"), float("nan"), None)
+        return None
     first, second = float((counts * weights).sum()), float((counts * weights**2).sum())
     everything = total or n
     order = np.argsort(-weights, axis=None, kind="stable")

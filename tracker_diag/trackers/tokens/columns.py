@@ -43,8 +43,6 @@ KINDS = {
     "logprob_again": "floating",
 }
 """The columns that are read, with the kind of type that each must have."""
-NUMBERS = ("boolean", "integer", "floating")
-"""Kinds that take each other's whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -84,25 +82,21 @@ class Layout:
         wanted = [name for name in KINDS if audit or name not in AUDIT_COLUMNS]
         names = {name: renamed.get(name, name) for name in wanted if renamed.get(name, name) in schema.names}
         nested = any(is_list(schema.field(names[name]).type) for name in LOGPROB_COLUMNS if name in names)
-        cls._complete(where, {*names, *known, *(IMPLIED if nested else ())}, schema.names)
+        there, it_has = {*names, *known, *(IMPLIED if nested else ())}, f"it has {', '.join(schema.names)}"
+        if there.isdisjoint(LOGPROB_COLUMNS):
+            raise SourceError(
+                f"{where}: no log-probabilities, none of {', '.join(LOGPROB_COLUMNS)}; {it_has}. "
+                "Name them with --columns logprob=…; `tracker-diag audit` looks at texts and rewards"
+            )
+        if missing := [name for name in REQUIRED if name not in there]:
+            raise SourceError(f"{where}: column {missing[0]} is missing; {it_has}")
         for name, theirs in names.items():
             given = schema.field(theirs).type
             given = given.value_type if is_list(given) else given
-            if not _is(KINDS[name], given) and not _becomes(KINDS[name], given):
+            if not _may_hold(given, KINDS[name]):
                 raise SourceError(f"{where}: column {theirs}: {given} given, expected {KINDS[name]}")
         named = [names[name] for name in NAMED_COLUMNS if name in names]
-        return cls(names, nested, tuple(name for name in named if _is("string", schema.field(name).type)))
-
-    @staticmethod
-    def _complete(where: str, names: Collection[str], given: Collection[str]) -> None:
-        if not {*LOGPROB_COLUMNS} & {*names}:
-            raise SourceError(
-                f"{where}: no log-probabilities, none of {', '.join(LOGPROB_COLUMNS)}; it has {', '.join(given)}. "
-                "Name them with --columns logprob=…; `tracker-diag audit` looks at texts and rewards"
-            )
-        for name in REQUIRED:
-            if name not in names:
-                raise SourceError(f"{where}: column {name} is missing; it has {', '.join(given)}")
+        return cls(names, nested, tuple(name for name in named if _is_text(schema.field(name).type)))
 
 
 def is_list(given: Any) -> bool:
@@ -112,20 +106,19 @@ def is_list(given: Any) -> bool:
     return bool(types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given))
 
 
-def _is(kind: str, given: Any) -> bool:
-    """Whether the type `given` is of `kind`, or a dictionary of texts where they are expected."""
+def _is_text(given: Any) -> bool:
+    """Whether the type `given` is of texts, or a dictionary of them."""
     from pyarrow import types
 
-    if kind == "string or integer":
-        return _is("string", given) or _is("integer", given)
-    if kind != "string":
-        return bool(getattr(types, f"is_{kind}")(given))
     given = given.value_type if types.is_dictionary(given) else given
     return any(getattr(types, f"is_{name}")(given) for name in ("null", "string", "large_string", "string_view"))
 
 
-def _becomes(kind: str, given: Any) -> bool:
-    """Whether numbers of the type `given` may be whole numbers or truth values all the same."""
+def _may_hold(given: Any, kind: str) -> bool:
+    """Whether values of the type `given` may be of `kind`: numbers may be whole ones or truth values all the same."""
     from pyarrow import types
 
-    return types.is_null(given) or (kind in ("boolean", "integer") and any(_is(name, given) for name in NUMBERS))
+    if "string" in kind:
+        return _is_text(given) or (kind == "string or integer" and bool(types.is_integer(given)))
+    whole = types.is_boolean(given) or types.is_integer(given)
+    return bool(types.is_null(given) or types.is_floating(given) or (whole and kind != "floating"))

@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def from_rollouts(file: TokenFile, folder: Path, renamed: Mapping[str, str], ski
     """
     import pyarrow.parquet as pq
 
-    target = _unused(folder)
+    target = _new_file(folder)
     lines = _objects(file, [renamed.get(name, name) for name in KINDS], skipped)
     with ExitStack() as stack:
         writer: Any = None
@@ -149,33 +150,25 @@ def from_tensors(file: TokenFile, folder: Path, renamed: Mapping[str, str]) -> T
         arrays.setdefault("sequence", np.arange(len(anchor))[:, None])
     arrays.setdefault("position", np.broadcast_to(np.arange(shape[-1]), shape))
     if "step" not in arrays and "step" not in file.known:
-        arrays["step"] = np.array(_step_of(file))
-    try:
-        columns = {name: pa.array(_spread(name, array, shape)) for name, array in arrays.items()}
-    except ValueError as error:
-        raise SourceError(f"{file.path}: {error}") from error
-    target = _unused(folder)
+        numbers = re.findall(r"\d+", Path(file.path).stem)
+        if not numbers:
+            raise SourceError(f"{file.path}: no step, expected an array `step`, or a name such as step_12{file.kind}")
+        arrays["step"] = np.array(int(numbers[-1]))
+    columns = {name: pa.array(_spread(f"{file.path}: {name}", array, shape)) for name, array in arrays.items()}
+    target = _new_file(folder)
     pq.write_table(pa.table(columns), target)
     return TokenFile(str(target), file.known, file.name, file.stamp())
 
 
-def _spread(name: str, array: Any, shape: tuple[int, ...]) -> Any:
+def _spread(where: str, array: Any, shape: tuple[int, ...]) -> Any:
     """(N,) of `array`, which has the `shape` of tokens, or a value for each sequence, or for all."""
     if array.ndim == 1 and len(shape) == 2 and len(array) == shape[0]:
         array = array[:, None]
     try:
         return np.broadcast_to(array, shape).reshape(-1)
     except ValueError as error:
-        raise ValueError(
-            f"{name}: shape {array.shape} given, expected {shape}, as the log-probabilities have"
-        ) from error
-
-
-def _step_of(file: TokenFile) -> int:
-    numbers = re.findall(r"\d+", Path(file.path).stem)
-    if not numbers:
-        raise SourceError(f"{file.path}: no step, expected an array `step`, or a name such as step_12{file.kind}")
-    return int(numbers[-1])
+        what = f"shape {array.shape} given, expected {shape}, as the log-probabilities have"
+        raise SourceError(f"{where}: {what}") from error
 
 
 def _arrays(file: TokenFile) -> dict[str, Any]:
@@ -211,8 +204,7 @@ def _arrays(file: TokenFile) -> dict[str, Any]:
 def _host(value: Any) -> Any:
     if not hasattr(value, "detach"):
         return np.array(value)
-    value = value.detach()
-    return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    return (value.float() if str(value.dtype) == "torch.bfloat16" else value).detach().numpy()
 
 
 def in_order(pieces: Sequence[Piece], folder: Path, skipped: Skipped) -> list[TokenFile]:
@@ -226,7 +218,12 @@ def in_order(pieces: Sequence[Piece], folder: Path, skipped: Skipped) -> list[To
     writers: dict[int, Any] = {}
     names: dict[int, Path] = {}
     with ExitStack() as stack:
-        for at, table in _tables(pieces, skipped):
+        for piece in pieces:
+            try:
+                table = piece.table()
+            except SourceError as error:
+                skipped(error)
+                continue
             bucket = edges.searchsorted(table["step"].to_numpy(), "right")
             order = np.argsort(bucket, kind="stable")
             starts = bucket[order].searchsorted(np.arange(number + 1))
@@ -234,12 +231,12 @@ def in_order(pieces: Sequence[Piece], folder: Path, skipped: Skipped) -> list[To
             for i in np.unique(bucket).tolist():
                 part = whole.slice(starts[i], starts[i + 1] - starts[i])
                 if i not in writers:
-                    names[i] = _unused(folder, i)
+                    names[i] = _new_file(folder)
                     writers[i] = stack.enter_context(pq.ParquetWriter(names[i], part.schema, compression="lz4"))
                 try:
                     writers[i].write_table(part.select(writers[i].schema.names).cast(writers[i].schema))
                 except (KeyError, ValueError) as error:
-                    skipped(SourceError(f"{at}: other columns than the files before: {one_line(error)}"))
+                    skipped(SourceError(f"{piece.where}: other columns than the files before: {one_line(error)}"))
     files = dict.fromkeys(piece.file for piece in pieces)
     stamp = sha256(" ".join(file.stamp() for file in files).encode()).hexdigest()
     first, others = next(iter(files)).name, len(files) - 1
@@ -247,12 +244,5 @@ def in_order(pieces: Sequence[Piece], folder: Path, skipped: Skipped) -> list[To
     return [TokenFile(str(names[i]), {}, name, f"{stamp} {i} of {number}") for i in sorted(names)]
 
 
-def _tables(pieces: Iterable[Piece], skipped: Skipped) -> Iterator[tuple[str, Any]]:
-    for piece in pieces:
-        with skipped.instead():
-            yield piece.where, piece.table()
-
-
-def _unused(folder: Path, number: int | None = None) -> Path:
-    count = len([*folder.iterdir()])
-    return folder / f"{count if number is None else number:06d}-{count:06d}.parquet"
+def _new_file(folder: Path) -> Path:
+    return folder / f"{uuid4().hex}.parquet"

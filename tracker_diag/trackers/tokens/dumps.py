@@ -37,11 +37,7 @@ class _State(pickle.Unpickler):
     """Reads the state of a batch, of numbers and bytes, and imports nothing that the file names."""
 
     def find_class(self, module: str, name: str) -> Any:
-        return _state_of if name == "_rebuild_tensor_batch" else _Nothing
-
-
-def _state_of(_: object, state: object) -> object:
-    return state
+        return (lambda _, state: state) if name == "_rebuild_tensor_batch" else _Nothing
 
 
 def skyrl_arrays(handle: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,7 +22,7 @@ Part: TypeAlias = TablePart | ExportPart
 SCATTERED = "rows of a step are all over the files: they are brought together on this disk first"
 
 
-class TokenLog:
+class TokenLog(AbstractContextManager["TokenLog"]):
     """A token log, open for a while: files that have to be converted are kept until `close`.
 
     Args:
@@ -45,7 +45,6 @@ class TokenLog:
         self.converted = ""
         """Which files were converted; empty where none was."""
         self._open = ExitStack()
-        self._folder: Path | None = None
         self._pieces: list[Piece] = []
         self._exports: list[ExportPart] = []
         try:
@@ -53,9 +52,6 @@ class TokenLog:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> "TokenLog":
-        return self
 
     def __exit__(self, *raised: object) -> None:
         self.close()
@@ -71,17 +67,17 @@ class TokenLog:
 
     def explained(self) -> list[str]:
         """What would be read, and which ratio pairs and slices it gives, a sentence each."""
-        parts = cut(self._pieces, self._since) or self.parts
+        parts = self._planned or self.parts
         steps, rows = f"steps {parts[0].first} to {parts[-1].last}", sum(part.rows for part in parts)
         lines = [f"{self.source}: {steps}, about {rows:,} rows"]
-        if is_scattered(self._pieces, cut(self._pieces, self._since)):
+        if is_scattered(self._pieces, self._planned):
             lines.append(SCATTERED)
         if self.converted:
             lines.append(self.converted)
         if not self._pieces:
             return [*lines, "prime-rl's token exports: slices by environment", "pair mismatch: yes"]
         layout = self._pieces[0].layout
-        names = self._names_there()
+        names = self._pieces[0].columns
         lines.append(f"rows: {'a sequence each, with lists' if layout.nested else 'a token each'}")
         columns = (name if name == theirs else f"{name}={theirs}" for name, theirs in layout.names.items())
         lines.append(f"columns: {', '.join(columns)}")
@@ -98,11 +94,7 @@ class TokenLog:
         """The ratio pairs whose log-probabilities are there."""
         if not self._pieces:
             return ("mismatch",)
-        names = self._names_there()
-        return tuple(pair for pair, both in PAIR_COLUMNS.items() if names.issuperset(both))
-
-    def _names_there(self) -> set[str]:
-        return {*self._pieces[0].layout.names, *self._pieces[0].file.known}
+        return tuple(pair for pair, both in PAIR_COLUMNS.items() if self._pieces[0].columns.issuperset(both))
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -112,8 +104,12 @@ class TokenLog:
             SourceError: nothing is to be read, or what is wrong with which file.
         """
         parts: list[Part] = [part for part in self._exports if self._since is None or part.last >= self._since]
-        parts += self._tables()
-        if not parts:
+        tables = self._planned
+        if is_scattered(self._pieces, tables):
+            wanted = [piece for piece in self._pieces if self._since is None or piece.last >= self._since]
+            files = in_order(wanted, self._scratch, self.skipped)
+            tables = cut([piece for file in files for piece in pieces_of(file, {}, audit=self._audit)], self._since)
+        if not (parts := [*parts, *tables]):
             raise SourceError(f"{self.source}: no rows from step {self._since} on")
         return parts
 
@@ -121,13 +117,9 @@ class TokenLog:
         """What has to be read of `step`; None if no part may have it."""
         return next((part.only(step) for part in self.parts if part.first <= step <= part.last), None)
 
-    def _tables(self) -> list[TablePart]:
-        parts = cut(self._pieces, self._since)
-        if not is_scattered(self._pieces, parts):
-            return parts
-        wanted = [piece for piece in self._pieces if self._since is None or piece.last >= self._since]
-        files = in_order(wanted, self._scratch(), self.skipped)
-        return cut([piece for file in files for piece in pieces_of(file, {}, audit=self._audit)], self._since)
+    @cached_property
+    def _planned(self) -> list[TablePart]:
+        return cut(self._pieces, self._since)
 
     def _read_footers(self) -> None:
         """Learn what the files have: row groups, columns, steps."""
@@ -135,8 +127,9 @@ class TokenLog:
         if self._exports:
             return
         for file in files_of(self.source):
+            renamed = {} if file.kind in TENSORS else self._columns  # those have our names since they were converted
             with self.skipped.instead():
-                self._pieces += pieces_of(self._as_table(file), self._names(file), audit=self._audit)
+                self._pieces += pieces_of(self._as_table(file), renamed, audit=self._audit)
         if not self._pieces:
             left = self.skipped
             why = f"; {left.count} files cannot be read, the first: {left.errors[0]}" if left.count else ""
@@ -148,28 +141,21 @@ class TokenLog:
             return file
         self.converted = f"{file.kind} files are converted to Parquet on this disk first"
         if file.kind in ROLLOUTS:
-            return from_rollouts(file, self._scratch(), self._columns, self.skipped)
-        return from_tensors(file, self._scratch(), self._columns)
+            return from_rollouts(file, self._scratch, self._columns, self.skipped)
+        return from_tensors(file, self._scratch, self._columns)
 
-    def _names(self, file: TokenFile) -> Mapping[str, str]:
-        return {} if file.kind in TENSORS else self._columns  # those have our names since they were converted
-
+    @cached_property
     def _scratch(self) -> Path:
-        if self._folder is None:
-            self._folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="tracker_diag-")))
-        return self._folder
+        return Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="tracker_diag-")))
 
     def _same_pairs(self) -> None:
         """Leave out pieces that lack columns which the first one has."""
         first = self._pieces[0]
         kept: list[Piece] = []
         for piece in self._pieces:
-            differs = ({*piece.layout.names, *piece.file.known} ^ {*first.layout.names, *first.file.known}) - {*IMPLIED}
-            if differs:
-                names = ", ".join(sorted(differs))
-                self.skipped(
-                    SourceError(f"{piece.file.name}: columns {names} are not in all files, as in {first.file.name}")
-                )
+            if differs := (piece.columns ^ first.columns) - {*IMPLIED}:
+                what = f"columns {', '.join(sorted(differs))} are not in all files, as in {first.file.name}"
+                self.skipped(SourceError(f"{piece.file.name}: {what}"))
             else:
                 kept.append(piece)
         self._pieces = kept

@@ -42,6 +42,11 @@ class Piece:
         """File and row group, for errors."""
         return f"{self.file.name}: row group {self.number}"
 
+    @property
+    def columns(self) -> set[str]:
+        """The columns that it has, or its path says."""
+        return {*self.layout.names, *self.file.known}
+
     def table(self, *, of_one_step: bool = False) -> Any:
         """Its rows, a token each, with our names and types; without a step that the path says, if `of_one_step`.
 
@@ -184,28 +189,21 @@ def cut(pieces: Sequence[Piece], since: int | None = None) -> list[TablePart]:
     pieces = [piece for piece in pieces if since is None or piece.last >= since]
     if not pieces:
         return []
-    lowest = min(piece.first for piece in pieces)
-    ends = _ends(sorted(pieces, key=lambda piece: (piece.first, piece.last)))
+    in_order = sorted(pieces, key=lambda piece: (piece.first, piece.last))
+    ends, rows = list[int](), 0
+    for piece, upcoming in pairwise(in_order):
+        rows += piece.rows
+        if rows >= AT_ONCE and upcoming.first > piece.first:
+            ends.append(upcoming.first - 1)
+            rows = 0
     parts: list[TablePart] = []
-    first = lowest if since is None else max(lowest, since)
-    for last in ends:
+    first = in_order[0].first if since is None else max(in_order[0].first, since)
+    for last in [*ends, max(piece.last for piece in pieces)]:
         inside = [piece for piece in pieces if piece.first <= last and piece.last >= first]
         if inside and last >= first:
             parts.append(TablePart(first, last, inside))
             first = last + 1
     return parts
-
-
-def _ends(pieces: Sequence[Piece]) -> list[int]:
-    """The last step of each part, of pieces in the order of their first steps."""
-    ends: list[int] = []
-    rows = 0
-    for piece, upcoming in pairwise(pieces):
-        rows += piece.rows
-        if rows >= AT_ONCE and upcoming.first > piece.first:
-            ends.append(upcoming.first - 1)
-            rows = 0
-    return [*ends, max(piece.last for piece in pieces)]
 
 
 def is_scattered(pieces: Sequence[Piece], parts: Sequence[TablePart]) -> bool:

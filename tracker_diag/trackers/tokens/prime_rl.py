@@ -92,21 +92,17 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
     for number, record, _ in read_objects(file, Odd().count):
         if isinstance(record, SourceError):
             raise record
-        if problem := _problem(record):
+        lengths = {name: len(record[name]) for name in (*COLUMNS, *OTHERS) if isinstance(record.get(name), list)}
+        problem = ""
+        if record.get("schema_version") != SCHEMA:
+            problem = f"schema_version {record.get('schema_version')} given, expected {SCHEMA}"
+        elif missing := [name for name in COLUMNS if name not in lengths]:
+            problem = f"no list {missing[0]}, expected a value a token"
+        elif len({*lengths.values()}) > 1:
+            problem = f"columns of different lengths, expected {lengths['loss_mask']} values in each"
+        if problem:
             raise SourceError(f"{file}:{number}: {problem}")
         yield record
-
-
-def _problem(record: Mapping[str, Any]) -> str | None:
-    """What is wrong with a record, if anything."""
-    if record.get("schema_version") != SCHEMA:
-        return f"schema_version {record.get('schema_version')} given, expected {SCHEMA}"
-    for name in COLUMNS:
-        if not isinstance(record.get(name), list):
-            return f"no list {name}, expected a value a token"
-    if len({len(record[name]) for name in (*COLUMNS, *OTHERS) if isinstance(record.get(name), list)}) > 1:
-        return f"columns of different lengths, expected {len(record['loss_mask'])} values in each"
-    return None
 
 
 def _observation(records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -121,7 +117,8 @@ def _observation(records: list[dict[str, Any]]) -> dict[str, Any]:
         return np.array([value for part in parts for value in part], np.float32)
 
     masked = column("loss_mask") == 1
-    sampled = masked & _sampled(column("rl_weights"), column("ref_kl_weights"))
+    # What the policy sampled has a weight in the loss. Of RL null is the default, 1; of the KL it is none.
+    sampled = masked & ((column("rl_weights") != 0) | (np.abs(column("ref_kl_weights")) > 0))
     if not sampled.any():
         return {}
     given: dict[str, Any] = {
@@ -138,8 +135,9 @@ def _observation(records: list[dict[str, Any]]) -> dict[str, Any]:
         given["applied_weights"] = np.where(dropped == 1, 0, ratio).astype(np.float32)
     if any(later := go_on_from_others([_prompt(record) for record in records])):
         given["begins_after_tool"] = later
-    if any(record.get("env_name") for record in records):
-        given["env"] = [_text(record, "env_name") for record in records]
+    env = [record.get("env_name") for record in records]
+    if any(env):
+        given["env"] = [name if isinstance(name, str) else "" for name in env]
     return given
 
 
@@ -165,14 +163,3 @@ def go_on_from_others(prompts: Sequence[tuple[int, ...]]) -> list[bool]:
             going_on.add(prompt)
         shorter.append(prompt)
     return [prompt in going_on for prompt in prompts]
-
-
-def _sampled(rl_weights: Any, ref_kl_weights: Any) -> Any:
-    """(N,) whether the policy sampled the token, as far as its weights in the loss tell."""
-    rl = np.isnan(rl_weights) | (rl_weights != 0)  # null is the default, 1
-    return rl | (~np.isnan(ref_kl_weights) & (ref_kl_weights != 0))
-
-
-def _text(record: Mapping[str, Any], name: str) -> str:
-    value = record.get(name)
-    return value if isinstance(value, str) else ""

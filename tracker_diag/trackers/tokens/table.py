@@ -23,6 +23,10 @@ from tracker_diag.trackers.tokens.skipped import Skipped
 
 WHOLE = {*REQUIRED, "after_tool", *AUDIT_COLUMNS}
 """Columns without nulls."""
+ARGUMENTS = {"is_model": "model_mask", "sequence": "sequence_ids", "after_tool": "after_tool"} | (
+    LOGPROB_COLUMNS | LABEL_COLUMNS | AUDIT_COLUMNS
+)
+"""Columns that are arguments of `observe` as they are."""
 NOTHING = {"integer": -1, "floating": 0.0, "boolean": False}
 """What null says in a label: no tool yet, no turn of a prompt."""
 MOST_TEXTS = 1 << 20
@@ -115,6 +119,7 @@ def _encoded(values: Any) -> Any:
 
 def _tokens_of(where: str, columns: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """The lists of each row one after the other, and its other values once for each token."""
+    import pyarrow as pa
     from pyarrow import compute
 
     lists = {name: values for name, values in columns.items() if is_list(values.type)}
@@ -128,8 +133,6 @@ def _tokens_of(where: str, columns: dict[str, Any]) -> tuple[dict[str, Any], int
     tokens = {name: values.flatten() if name in lists else values.take(row) for name, values in columns.items()}
     if "position" not in lists:
         starts = np.cumsum(lengths) - lengths
-        import pyarrow as pa
-
         tokens["position"] = pa.array(np.arange(len(row)) - np.repeat(starts, lengths))
     return tokens, len(row)
 
@@ -202,35 +205,33 @@ class _Columns:
     """The columns of a table, as arrays."""
 
     def __init__(self, where: str, rows: Any, texts: Texts | None) -> None:
-        self._where, self._rows, self._texts = where, rows, texts
-        self._arrays = {name: self._array(name) for name in rows.column_names if name != "step"}
+        self._texts = texts
+        self._names: dict[str, list[str]] = {}
+        """Of a column of codes, what they are."""
+        self._arrays = {name: self._array(where, name, rows[name]) for name in rows.column_names if name != "step"}
 
     def arguments(self, part: slice) -> dict[str, Any]:
         """What `observe` is given of the rows `part`, which are of one step."""
         columns = {name: values[part] for name, values in self._arrays.items()}
-        given: dict[str, Any] = {"model_mask": columns["is_model"], "sequence_ids": columns["sequence"]}
-        for name, argument in (LOGPROB_COLUMNS | LABEL_COLUMNS | AUDIT_COLUMNS).items():
-            if name in columns:
-                given[argument] = columns[name]
+        given: dict[str, Any] = {argument: columns[name] for name, argument in ARGUMENTS.items() if name in columns}
         if "tool" in columns:
-            given["tool"], given["tool_names"] = _codes(columns["tool"], self._dictionary("tool"))
+            given["tool"], given["tool_names"] = _codes(columns["tool"], self._names["tool"])
         for name in ("env", "prompt"):
             if name in columns:
                 given[name] = self._of_sequences(name, columns[name], starts_of(columns["sequence"]))
         if self._texts and "token" in columns:
             given["token_ids"] = self._texts.ids(columns["token"])
-        if "after_tool" in columns:
-            given["after_tool"] = columns["after_tool"]
-        elif "tool" in columns:
+        if "after_tool" not in given and "tool" in given:
             given["after_tool"] = given["tool"] >= 0
         return given
 
-    def _array(self, name: str) -> Array:
+    def _array(self, where: str, name: str, column: Any) -> Array:
         from pyarrow import types
 
-        values = _whole(self._rows[name])
+        values = _whole(column)
         try:
             if types.is_dictionary(values.type):
+                self._names[name] = values.dictionary.to_pylist()
                 array: Array = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             elif name == "token":
                 array = values.cast("large_string").fill_null("").to_numpy(zero_copy_only=False)
@@ -241,20 +242,13 @@ class _Columns:
                 array = _flags(values) if bits else values.to_numpy(zero_copy_only=False)
                 array = array.astype(np.float32, copy=False) if name == "advantage" else array
         except Exception as error:  # bytes that are no UTF-8 raise one thing or another
-            raise SourceError(f"{self._where}: column {name}: {one_line(error)}") from error
+            raise SourceError(f"{where}: column {name}: {one_line(error)}") from error
         return array
-
-    def _dictionary(self, name: str) -> list[str]:
-        try:
-            names: list[str] = _whole(self._rows[name]).dictionary.to_pylist()
-        except UnicodeDecodeError as error:
-            raise SourceError(f"{self._where}: column {name}: {one_line(error)}") from error
-        return names
 
     def _of_sequences(self, name: str, values: Array, starts: IntArray) -> Array:
         """The names of a column: one for each sequence, where it is the same on all of its tokens."""
         values = values[starts] if np.isin(starts_of(values), starts).all() else values
-        names = np.array([*self._dictionary(name), ""], object)  # the last is that of null, −1
+        names = np.array([*self._names[name], ""], object)  # the last is that of null, −1
         return names[values]
 
 
