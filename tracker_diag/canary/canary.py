@@ -13,8 +13,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
@@ -31,22 +30,14 @@ ERRORS = 4.0
 """Standard errors between a slope and what is reported of it."""
 
 
-@dataclass(frozen=True)
-class Slope:
-    """Least squares through the origin: y = value · x, with its standard error."""
-
-    value: float
-    error: float
-
-    @classmethod
-    def fitted(cls, x: Float64Array, y: Float64Array) -> "Slope":
-        """Of `y` (n,) over `x` (n,). Without any `x` the error is infinite."""
-        square = float(x @ x)
-        if not square:
-            return cls(0.0, np.inf)
-        value = float(x @ y) / square
-        rest = y - value * x
-        return cls(value, float(np.sqrt(rest @ rest / (len(x) - 1) / square)))
+def _slope(x: Float64Array, y: Float64Array) -> tuple[float, float]:
+    """Least squares through the origin of `y` (n,) over `x` (n,): the slope and its standard error, inf without `x`."""
+    square = float(x @ x)
+    if not square:
+        return 0.0, np.inf
+    value = float(x @ y) / square
+    rest = y - value * x
+    return value, float(np.sqrt(rest @ rest / (len(x) - 1) / square))
 
 
 class Canary:
@@ -154,16 +145,14 @@ class Canary:
         at_first, sampled_at_first = self._first
         moved, followed = now - at_first, sampled - sampled_at_first
         series = {"canary_difference": float(np.quantile(np.abs(sampled - now), 0.95))}
-        arrived = Slope.fitted(moved, followed)
-        if arrived.error < RESOLVED:
-            series["weights_arrived"] = arrived.value + ERRORS * arrived.error
-        missing = {"weights_behind": Slope.fitted(now - self._trained[at - 1], moved - followed)} if at else {}
+        arrived, error = _slope(moved, followed)
+        if error < RESOLVED:
+            series["weights_arrived"] = arrived + ERRORS * error
+        missing = {"weights_behind": _slope(now - self._trained[at - 1], moved - followed)} if at else {}
         if base is not None:
-            missing["adapter_missing"] = Slope.fitted(base - now, sampled - now)
-        for name, slope in missing.items():
-            if np.isfinite(slope.error):
-                series[name] = max(slope.value - ERRORS * slope.error, -1.0)
-        return series
+            missing["adapter_missing"] = _slope(base - now, sampled - now)
+        lowest = {name: value - ERRORS * error for name, (value, error) in missing.items() if np.isfinite(error)}
+        return series | {name: max(value, -1.0) for name, value in lowest.items()}
 
 
 @contextmanager
@@ -171,10 +160,9 @@ def _own_random_state() -> Generator[None]:
     """Whatever is drawn inside moves no generator that training draws from."""
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  # the global one, if somebody uses it
     torch = sys.modules.get("torch")
-    with ExitStack() as stack:
-        if torch is not None:
-            cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-            stack.enter_context(torch.random.fork_rng([torch.cuda.current_device()] if cuda else []))
+    cuda = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+    devices = [torch.cuda.current_device()] if torch and cuda else []
+    with torch.random.fork_rng(devices) if torch else nullcontext():
         try:
             yield
         finally:

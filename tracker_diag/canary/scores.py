@@ -1,6 +1,7 @@
 """Scores: log-probabilities of given tokens, by a model in this process or by an inference engine."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 from tracker_diag.errors import require
@@ -28,7 +29,7 @@ def scores_of_model(model: Any, *, adapter: bool = True) -> Score:
         learning = [part for part in model.modules() if part.training]
         model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), nullcontext() if adapter else model.disable_adapter():
                 return [one_sequence(ids) for ids in sequences]
         finally:
             for part in learning:
@@ -40,11 +41,7 @@ def scores_of_model(model: Any, *, adapter: bool = True) -> Score:
         chosen = logits.log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
         return [float(value) for value in chosen.cpu()]
 
-    def without_adapter(sequences: Sequences) -> list[list[float]]:
-        with model.disable_adapter():
-            return score(sequences)
-
-    return score if adapter else without_adapter
+    return score
 
 
 def scores_of_vllm(engine: Any, **request: Any) -> Score:

@@ -232,6 +232,7 @@ def _judged(name: str, runs: Sequence[Diagnosis], axis: Axis, references: int) -
     result = parting(curves[:references], curves[references:], log=log, matters=matters)
     if result is None:
         return _unsure(points, axis, references, few=least < FEWEST) if metric.outcome else ""
+    back = (lambda level: math.exp(min(level, 700.0))) if log else float  # exp overflows above 709
     width = (axis.high - axis.low) / parts
     onset, difference = axis.low + result.onset * width, result.other - result.reference
     steps = [*runs[0].series[name]]
@@ -241,12 +242,12 @@ def _judged(name: str, runs: Sequence[Diagnosis], axis: Axis, references: int) -
         step=next((step for step, place in zip(steps, points[0][0], strict=True) if place >= onset), steps[-1]),
         parted=axis.low + (result.parted + 1) * width,
         end=None if result.end == parts - 1 else axis.low + (result.end + 1) * width,
-        reference=_back(result.reference, log=log),
-        other=_back(result.other, log=log),
+        reference=back(result.reference),
+        other=back(result.other),
         scale="ratio" if log else "difference",
-        by=_back(difference, log=log),
-        low=_back(result.low, log=log),
-        high=_back(result.high, log=log),
+        by=back(difference),
+        low=back(result.low),
+        high=back(result.high),
         times_spread=abs(difference) / result.spread if result.spread else None,
         margins=result.beyond,
     )
@@ -277,11 +278,6 @@ def _unsure(points: Sequence[Points], axis: Axis, references: int, *, few: bool)
     why = "so few values" if few else "one run a side" if len(points) == 2 else "so few runs"
     change = "lower" if after < before else "higher"
     return f"seems {change}, {after:.3g} against {before:.3g} over the last third: not sure with {why}"
-
-
-def _back(level: float, *, log: bool) -> float:
-    """`level` on the scale of the series; capped, since exp overflows above 709."""
-    return math.exp(min(level, 700.0)) if log else level
 
 
 def _new(having: Sequence[Diagnosis], lacking: Sequence[Diagnosis], label: str) -> list[NewIncident]:

@@ -136,8 +136,6 @@ class Watch:
         self._expected_runs_between_false_alarms = expected_runs_between_false_alarms
         kept = self._state.runs
         self._runs = {key: WatchedRun(Listed(key, run.row.run, run.mark), run) for key, run in kept.items()}
-        for run in kept.values():
-            run.start_receivers(receivers)
         self._listed = False
         """The tracker has answered at least once."""
         self._unreachable = ""
@@ -210,24 +208,26 @@ class Watch:
         )  # fmt: skip
         run.so_far = so_far
         kept = self._state.runs[run.key] = run.judge(diagnosis, underway=underway)
-        kept.start_receivers(self._receivers)
-        if new and self._project and run.ended_before(self._state.began):
-            for ids in kept.sent.values():  # a run that had ended is listed, and raises no alert
-                ids += [notice.id for notice in run.notices]
+        if new and self._project and run.ended_before(self._state.began):  # it is listed, and raises no alert
+            kept.sent = {name: [notice.id for notice in run.notices] for name in self._receivers}
 
     def _send(self, run: WatchedRun) -> None:
         kept = run.kept
         if kept is None:
             return
+        before = sorted(set().union(*kept.sent.values()))
+        for name in self._receivers:  # a new one begins with the alerts that come from now on
+            kept.sent.setdefault(name, [*before])
+        waiting = False
         for name, receiver in self._receivers.items():
             for notice in run.notices:
                 if notice.id in kept.sent[name]:
                     continue
                 if name in self._failing or not self._sent(name, receiver, run.listed.name, notice):
+                    waiting = True
                     break
                 kept.sent[name].append(notice.id)
                 self._save()
-        waiting = any(notice.id not in kept.sent[name] for name in self._receivers for notice in run.notices)
         kept.mark = "" if waiting else run.judged
 
     def _sent(self, name: str, receiver: Receiver, run: str, notice: Notice) -> bool:

@@ -4,7 +4,7 @@ import json
 import math
 import shlex
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
@@ -44,19 +44,9 @@ class RunState(BaseModel):
     sent: dict[str, list[str]] = {}
     """Ids of the notices that were sent, by receiver."""
 
-    def start_receivers(self, names: Collection[str]) -> None:
-        """Let a new receiver begin with the alerts that come from now on."""
-        before = sorted(set().union(*self.sent.values()))
-        for name in names:
-            self.sent.setdefault(name, list(before))
-
 
 class WatchedRun:
-    """One run.
-
-    Args:
-        kept: what the state has of it; None before its first diagnosis.
-    """
+    """One run, with what the state has of it; None before its first diagnosis."""
 
     def __init__(self, listed: Listed, kept: RunState | None) -> None:
         self.listed = listed
@@ -94,10 +84,8 @@ class WatchedRun:
 
     def ended_before(self, began: float) -> bool:
         """Whether it had ended at `began`, in seconds since 1970."""
-        listed = self.listed
-        if listed.updated is None or listed.over == "":
-            return False
-        return listed.updated < began - (0.0 if listed.over else STALE)
+        updated, over = self.listed.updated, self.listed.over
+        return updated is not None and over != "" and updated < began - (0.0 if over else STALE)
 
     def judge(self, diagnosis: Diagnosis, *, underway: bool) -> RunState:
         """Take over what `diagnosis` says; what is now kept of the run."""

@@ -88,12 +88,7 @@ def answers(when: When, diagnosis: Diagnosis) -> tuple[Answer, ...]:
 
 
 def _answer(item: Item, diagnosis: Diagnosis, context: Context) -> Answer:
-    parts: list[tuple[Verdict, str]] = [
-        *_of_rules(item, diagnosis.summary),
-        *([_of_settings(item, context)] if item.settings else ()),
-        *(_of_context(part, context) for part in item.context),
-        *(_of_series(name, diagnosis) for name in item.series),
-    ]
+    parts = [*_parts(item, diagnosis, context)]
     verdicts = {verdict for verdict, _ in parts}
     verdict: Verdict = next((strong for strong in STRONGEST if strong in verdicts), "unknown")
     verdict = "person" if item.person else verdict
@@ -107,30 +102,38 @@ def _answer(item: Item, diagnosis: Diagnosis, context: Context) -> Answer:
     return Answer(item.ask, item.why, verdict, tuple(evidence), log)
 
 
-def _of_rules(item: Item, summary: Summary) -> Iterator[tuple[Verdict, str]]:
+def _parts(item: Item, diagnosis: Diagnosis, context: Context) -> Iterator[tuple[Verdict, str]]:
     for rule in item.rules:
-        fired = [finding for finding in summary.findings if finding.rule.id == rule and finding.fired is not None]
-        if fired:
-            yield "no", "; ".join(str(finding).rstrip(".") for finding in fired[:MOST])
-        elif rule in summary.blind:
-            yield "unknown", f"{rule} could not see: {'; '.join(map(str, summary.blind[rule]))}"
-        elif rule in summary.explained:
-            yield "no", f"{rule}: {summary.explained[rule]} has fired, which covers it"
-        elif rule in summary.healthy:
-            yield "yes", f"{rule} could see and found nothing"
+        yield _of_rule(rule, diagnosis.summary)
+    if item.settings:
+        there = [
+            f"{name}={value}"
+            for name, value in context.config.items()
+            if value not in (None, "") and any(fnmatchcase(name.lower(), pattern) for pattern in item.settings)
+        ]
+        none = f"no setting {' or '.join(item.settings[:MOST])} among {len(context.config)}"
+        yield ("yes", ", ".join(there[:MOST])) if there else ("unknown", none)
+    for part in item.context:
+        yield _of_context(part, context)
+    for name in item.series:
+        if points := diagnosis.series.get(name, {}):
+            levels = f"{points[min(points)]:.3g} at first and {points[max(points)]:.3g} now"
+            yield "yes", f"{name} in {len(points)} rows, {levels}"
         else:
-            yield "unknown", f"{rule} is about to fire, or was not looked for"
+            yield "unknown", f"no series {name}"
 
 
-def _of_settings(item: Item, context: Context) -> tuple[Verdict, str]:
-    there = [
-        f"{name}={value}"
-        for name, value in context.config.items()
-        if value not in (None, "") and any(fnmatchcase(name.lower(), pattern) for pattern in item.settings)
-    ]
-    if there:
-        return "yes", ", ".join(there[:MOST])
-    return "unknown", f"no setting {' or '.join(item.settings[:MOST])} among {len(context.config)}"
+def _of_rule(rule: str, summary: Summary) -> tuple[Verdict, str]:
+    fired = [finding for finding in summary.findings if finding.rule.id == rule and finding.fired is not None]
+    if fired:
+        return "no", "; ".join(str(finding).rstrip(".") for finding in fired[:MOST])
+    if rule in summary.blind:
+        return "unknown", f"{rule} could not see: {'; '.join(map(str, summary.blind[rule]))}"
+    if rule in summary.explained:
+        return "no", f"{rule}: {summary.explained[rule]} has fired, which covers it"
+    if rule in summary.healthy:
+        return "yes", f"{rule} could see and found nothing"
+    return "unknown", f"{rule} is about to fire, or was not looked for"
 
 
 def _of_context(part: Part, context: Context) -> tuple[Verdict, str]:
@@ -145,13 +148,6 @@ def _of_context(part: Part, context: Context) -> tuple[Verdict, str]:
     if part in ("config", "versions"):
         return "yes", f"{part}: {len(known)} recorded"
     return "yes", ", ".join(f"{name}={value}" for name, value in list(known.items())[:MOST])
-
-
-def _of_series(name: str, diagnosis: Diagnosis) -> tuple[Verdict, str]:
-    points = diagnosis.series.get(name, {})
-    if not points:
-        return "unknown", f"no series {name}"
-    return "yes", f"{name} in {len(points)} rows, {points[min(points)]:.3g} at first and {points[max(points)]:.3g} now"
 
 
 def to_json(when: When, source: str, given: Sequence[Answer]) -> dict[str, Any]:

@@ -47,32 +47,22 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the columns of `KINDS` are in a file.
-
-    Args:
-        names: of each column that the file has, its name there.
-        nested: whether a row is a sequence, with a list in each column that has a value for each token.
-        coded: columns, as the file names them, that are read as codes and a dictionary of texts.
-    """
+    """Where the columns of `KINDS` are in a file."""
 
     names: Mapping[str, str]
+    """Of each column that the file has, its name there."""
     nested: bool
+    """Whether a row is a sequence, with a list in each column that has a value for each token."""
     coded: tuple[str, ...] = ()
+    """Columns, as the file names them, that are read as codes and a dictionary of texts."""
 
     @classmethod
     def of_schema(
         cls, where: str, schema: Any, renamed: Mapping[str, str], known: Collection[str] = (), *, audit: bool = False
     ) -> "Layout":
-        """The layout of a file with the Arrow `schema`.
+        """The layout of the file `where`, of this Arrow schema; `AUDIT_COLUMNS` are read with `audit` alone.
 
-        Args:
-            where: the file, for errors.
-            renamed: what the file calls a column that has another name here.
-            known: columns whose value the path says.
-            audit: whether to read `AUDIT_COLUMNS` as well.
-
-        Raises:
-            SourceError: a column is missing or of another kind.
+        `renamed` is what the file calls columns that have another name here; of `known` ones the path says the value.
         """
         for name, theirs in renamed.items():
             if name not in KINDS:

@@ -33,11 +33,7 @@ MOST_OPEN = 256
 
 
 def from_rollouts(file: TokenFile, folder: Path, renamed: Mapping[str, str], skipped: Skipped) -> TokenFile:
-    """A Parquet file, in `folder`, with a row for each line of JSON: an object with a list in each column of tokens.
-
-    Raises:
-        SourceError: it has no rollouts, or what `skipped` raises of a line.
-    """
+    """A Parquet file, in `folder`, with a row for each line of JSON: an object with a list in each column of tokens."""
     import pyarrow.parquet as pq
 
     target = _new_file(folder)
@@ -131,9 +127,6 @@ def from_tensors(file: TokenFile, folder: Path, renamed: Mapping[str, str]) -> T
 
     Arrays are (B, T), a row for each sequence, or (N,) with `sequence`; they have the names of columns or of arguments
     of `observe`. The step is an array `step`, or the last number in the file's name.
-
-    Raises:
-        SourceError: the file cannot be read, or arrays do not fit together.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -44,11 +44,7 @@ class TokenFile:
         return Path(self.path).suffix.lower()
 
     def open(self) -> Any:
-        """The file, open for reading bytes.
-
-        Raises:
-            SourceError: it cannot be opened.
-        """
+        """The file, open for reading bytes."""
         import fsspec
 
         try:
@@ -71,14 +67,7 @@ class TokenFile:
 
 
 def files_of(source: str) -> list[TokenFile]:
-    """The files that `source` names, in the order of their paths.
-
-    Args:
-        source: a file, a folder with folders in it, a pattern with `*`, or a URL that fsspec knows.
-
-    Raises:
-        SourceError: there are none, or the place cannot be reached.
-    """
+    """The files that `source` names, in the order of their paths: a file, a folder, a pattern, or a URL of fsspec."""
     require("pyarrow", "replay")
     fsspec = require("fsspec", "replay")
     try:

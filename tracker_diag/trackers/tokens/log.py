@@ -26,14 +26,8 @@ class TokenLog(AbstractContextManager["TokenLog"]):
     """A token log, open for a while: files that have to be converted are kept until `close`.
 
     Args:
-        source: a file, a folder, a pattern with `*`, or a URL of a scheme that fsspec knows.
-        columns: of each column of ours that the files call by another name, that name.
-        since: leave out steps before this one.
-        skip_bad: leave out what cannot be read, and count it.
+        source, columns, since, skip_bad: as in `replay`.
         audit: whether to read the columns for checks before training as well.
-
-    Raises:
-        SourceError: what is wrong with which file.
     """
 
     def __init__(
@@ -98,11 +92,7 @@ class TokenLog(AbstractContextManager["TokenLog"]):
 
     @cached_property
     def parts(self) -> list[Part]:
-        """What there is to read, by rising steps. Rows of steps that are all over the files are brought together first.
-
-        Raises:
-            SourceError: nothing is to be read, or what is wrong with which file.
-        """
+        """What there is to read, by rising steps; rows of steps all over the files are brought together first."""
         parts: list[Part] = [part for part in self._exports if self._since is None or part.last >= self._since]
         tables = self._planned
         if is_scattered(self._pieces, tables):
@@ -166,15 +156,7 @@ def read_tokens(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The arguments of `Monitor.observe` for each step of a token log, in rising order of steps.
 
-    Memory is that of about a million tokens, or of one step.
-
-    Args:
-        source: as in `TokenLog`.
-        texts: numbers the tokens of a table that has their text; it is left out if None.
-        audit: whether to read the columns for checks before training as well.
-
-    Raises:
-        SourceError: what is wrong with which file, row group and column.
+    Memory is that of about a million tokens, or of one step. Of a table that has texts of tokens, `texts` numbers them.
     """
     with TokenLog(source, audit=audit) as log:
         for part in log.parts:

@@ -48,11 +48,7 @@ class Piece:
         return {*self.layout.names, *self.file.known}
 
     def table(self, *, of_one_step: bool = False) -> Any:
-        """Its rows, a token each, with our names and types; without a step that the path says, if `of_one_step`.
-
-        Raises:
-            SourceError: what is wrong with it.
-        """
+        """Its rows, a token each, with our names and types; without a step that the path says, if `of_one_step`."""
         known = {name: value for name, value in self.file.known.items() if name != "step" or not of_one_step}
         with opened(self.file, self.layout.coded) as table, reading(self.where):
             rows = table.read_row_group(self.number, columns=[*self.layout.names.values()], use_threads=False)
@@ -147,11 +143,7 @@ def opened(file: TokenFile, coded: Sequence[str] = ()) -> Iterator[Any]:
 
 
 def pieces_of(file: TokenFile, renamed: Mapping[str, str], *, audit: bool = False) -> list[Piece]:
-    """The row groups of a Parquet file.
-
-    Raises:
-        SourceError: what is wrong with the file, and with which column.
-    """
+    """The row groups of a Parquet file."""
     with opened(file) as table:
         layout = Layout.of_schema(file.name, table.schema_arrow, renamed, file.known, audit=audit)
         pieces: list[Piece] = []

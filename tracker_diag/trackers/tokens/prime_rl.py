@@ -50,11 +50,7 @@ class ExportPart:
         return self
 
     def steps(self, texts: object, skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The arguments of `Monitor.observe`, unless no token was sampled.
-
-        Raises:
-            SourceError: what is wrong with which file and line, unless `skipped` allows it.
-        """
+        """The arguments of `Monitor.observe`, unless no token was sampled."""
         with skipped.instead():
             tensors = _observation([record for file in self.files for record in _records(file)])
             if tensors:
@@ -62,14 +58,7 @@ class ExportPart:
 
 
 def exports_of(folder: Path) -> list[ExportPart]:
-    """Each complete step of `folder`, in rising order; none where it is no folder of token exports.
-
-    Args:
-        folder: `token_exports`, or the output folder that it is in.
-
-    Raises:
-        SourceError: none of its steps is complete.
-    """
+    """Each complete step of `folder`, `token_exports` or what it is in, in rising order; none where it is neither."""
     inside = folder / "token_exports"
     root = inside if inside.is_dir() else folder
     steps = [

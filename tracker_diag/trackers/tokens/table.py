@@ -60,13 +60,7 @@ class Texts:
 def typed(where: str, rows: Any, layout: Layout, known: Mapping[str, int], first: int = 0) -> Any:
     """`rows` as they were read, with a row for each token, our names, and the types of `KINDS`.
 
-    Args:
-        where: file and row group, for errors.
-        known: columns that have the same value in all rows.
-        first: the number of the first row; it numbers sequences if rows are sequences without a number.
-
-    Raises:
-        SourceError: values that are of another kind, nulls, or lists of several lengths in one row.
+    `known` are columns of one value. Rows that are sequences without a number are numbered from `first` on.
     """
     import pyarrow as pa
 
@@ -142,14 +136,7 @@ def by_step(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The arguments of `Monitor.observe` for each step of `rows`, in rising order; rows may have any order.
 
-    Args:
-        where: what is read, for errors.
-        texts: numbers the texts of tokens; they are left out if None.
-        skipped: counts sequences of which rows are there twice, where they are left out.
-        step: that of all rows, where they have only one.
-
-    Raises:
-        SourceError: rows that are there twice, or bytes that are no text.
+    A sequence of which rows are there twice is `skipped`. `step` is given where all rows are of one.
     """
     keys = ("sequence", "position") if step is not None else ("step", "sequence", "position")
     if not _are_in_order([rows[name].to_numpy() for name in keys]):
