@@ -9,7 +9,7 @@ from tracker_diag.report.curves import DASHBOARD
 from tracker_diag.report.templates import RUNS, rendered
 from tracker_diag.report.tiles import name_of
 from tracker_diag.runs import compared as words
-from tracker_diag.runs.compare import Against, Comparison, Parted
+from tracker_diag.runs.compare import Against, Comparison
 
 MOST_CURVES = 24
 """Series that are drawn, those with the largest difference."""
@@ -44,15 +44,12 @@ def _curves(comparison: Comparison, unit: str) -> dict[str, object]:
     """Charts over one axis: the reference and all arms that are aligned with it by the same unit."""
     others = [(index, it) for index, it in enumerate(comparison.others, 1) if it.axis.unit == unit]
     ends = (min(it.axis.low for _, it in others), max(it.axis.high for _, it in others))
-    of_name: dict[str, list[tuple[int, Against, Parted]]] = {}
-    for index, against in others:
-        for series in against.parted:
-            of_name.setdefault(series.series, []).append((index, against, series))
-    largest = [max((series for *_, series in arms), key=lambda it: it.margins) for arms in of_name.values()]
+    by_effect = words.by_effect([series for _, it in others for series in it.parted])
+    names = [*dict.fromkeys(series.series for series in by_effect)]
     parted = []
-    for name in [series.series for series in words.by_effect(largest)][:MOST_CURVES]:
+    for name in names[:MOST_CURVES]:
         if drawn := _chart(comparison, others, name, ends):
-            arms = of_name[name]
+            arms = [(index, it, series) for index, it in others for series in it.parted if series.series == name]
             marks = [
                 (series.onset, f"{it.arm.label} from {words.place(it.axis, series)}", _color(index))
                 for index, it, series in arms
@@ -61,13 +58,13 @@ def _curves(comparison: Comparison, unit: str) -> dict[str, object]:
                 f"{it.arm.label} {', '.join(filter(None, (words.by(series), words.against_seeds(series))))}"
                 for _, it, series in arms
             ]
-            rest = [it for _, it in others if all(it is not other for _, other, _ in arms)]
-            says += [f"{it.arm.label} {it.unjudged.get(name, 'no sure difference')}" for it in rest]
+            alike = [it for _, it in others if all(series.series != name for series in it.parted)]
+            says += [f"{it.arm.label} {it.unjudged.get(name, 'no sure difference')}" for it in alike]
             parted.append((drawn, drawn_marks(marks, ends), says))
     calm = [name for name in comparison.reference.runs[0].series if declared(name).outcome or name in DASHBOARD]
-    alike = [_chart(comparison, others, name, ends) for name in calm if name not in of_name]
+    charts = [_chart(comparison, others, name, ends) for name in calm if name not in names]
     ticks = axis_ticks(ends) if unit != "share of the run" else [(0.0, "0 %"), (50.0, "50 %"), (100.0, "100 %")]
-    return {"unit": unit, "ends": ends, "ticks": ticks, "parted": parted, "alike": [drawn for drawn in alike if drawn]}
+    return {"unit": unit, "ends": ends, "ticks": ticks, "parted": parted, "alike": [*filter(None, charts)]}
 
 
 def _chart(

@@ -199,22 +199,21 @@ class Watch:
         run.rests_until = time.monotonic() + SHARE * (time.monotonic() - begun)
 
     def _diagnose(self, run: WatchedRun, read: FinishedRun) -> None:
-        new = run.kept is None
-        underway = run.kept.underway if run.kept else not (run.listed.over or has_ended(read))
+        new = run.key not in self._state.runs
+        underway = not (run.listed.over or has_ended(read)) if new else run.kept.underway
         so_far, run.so_far = run.so_far, SoFar()  # what raises midway is of no use for the next look
         diagnosis = diagnose(
             read, rules=self._rules, catalog=False, underway=underway, so_far=so_far if underway else None,
             expected_runs_between_false_alarms=self._expected_runs_between_false_alarms,
         )  # fmt: skip
         run.so_far = so_far
-        kept = self._state.runs[run.key] = run.judge(diagnosis, underway=underway)
+        run.judge(diagnosis)
+        run.kept.underway, self._state.runs[run.key] = underway, run.kept
         if new and self._project and run.ended_before(self._state.began):  # it is listed, and raises no alert
-            kept.sent = {name: [notice.id for notice in run.notices] for name in self._receivers}
+            run.kept.sent = {name: [notice.id for notice in run.notices] for name in self._receivers}
 
     def _send(self, run: WatchedRun) -> None:
         kept = run.kept
-        if kept is None:
-            return
         before = sorted(set().union(*kept.sent.values()))
         for name in self._receivers:  # a new one begins with the alerts that come from now on
             kept.sent.setdefault(name, [*before])

@@ -50,8 +50,8 @@ class WatchedRun:
 
     def __init__(self, listed: Listed, kept: RunState | None) -> None:
         self.listed = listed
-        self.kept = kept
-        self.judged = kept.mark if kept else ""
+        self.kept = kept or RunState(row=FleetRow("", "unknown", ""), underway=True)
+        self.judged = self.kept.mark
         """The mark of the rows that were judged completely."""
         self.notices: list[Notice] = []
         """The alerts of the last diagnosis, without those that the run sends itself."""
@@ -87,8 +87,8 @@ class WatchedRun:
         updated, over = self.listed.updated, self.listed.over
         return updated is not None and over != "" and updated < began - (0.0 if over else STALE)
 
-    def judge(self, diagnosis: Diagnosis, *, underway: bool) -> RunState:
-        """Take over what `diagnosis` says; what is now kept of the run."""
+    def judge(self, diagnosis: Diagnosis) -> None:
+        """Take over what `diagnosis` says."""
         read, summary = diagnosis.run, diagnosis.summary
         live = [finding for finding in diagnosis.live if finding.severity != "info"]
         inside = any(is_ours(key) for row in read.rows.values() for key in row)
@@ -100,15 +100,12 @@ class WatchedRun:
             name = short_hash(self.key, notice.step, notice.level, notice.title)
             self.notices.append(replace(notice, text=text, id=name))
         missed = inside and over and not live and summary.first_break is not None
-        row = _row(self.listed.name, diagnosis, live, MISSED_INSIDE if missed else "")
-        self.kept = self.kept or RunState(row=row, underway=underway)
-        self.kept.row = row
-        return self.kept
+        self.kept.row = _row(self.listed.name, diagnosis, live, MISSED_INSIDE if missed else "")
 
     @property
     def row(self) -> FleetRow:
         """Its row in the table."""
-        listed, row = self.listed, self.kept.row if self.kept else FleetRow("", "unknown", "")
+        listed, row = self.listed, self.kept.row
         problem = f"cannot be read: {self.problem}" if self.problem and row.step is not None else self.problem
         if listed.state and row.step is not None:
             row = replace(row, level=min(row.level, _level(listed.state), key=LEVELS.index))
@@ -126,7 +123,7 @@ class WatchedRun:
             return "gone", False
         if self.listed.over or not row.active:
             return self.listed.over or "finished", False
-        if self.kept is None:
+        if row.step is None:
             return "no row yet", True
         if updated is not None and time.time() - updated > SILENT:
             then, now = datetime.fromtimestamp(updated).astimezone(), datetime.now().astimezone()

@@ -176,16 +176,14 @@ def page(remains: Remains) -> str:
 
 
 def _repeated(context: Context) -> Iterator[str]:
-    code, known = context.code, (context.seed, context.data, context.evaluation, context.versions)
-    values = [
-        f"{code.commit}{', with changes that are not committed' * code.dirty}" if code else "",
-        *(", ".join(f"{name}={value}" for name, value in part.items()) for part in known),
-        f"{len(context.config)}, in {FILE}" if context.config else "",
-    ]
-    names = ("code", "seed", "data", "evaluation", "versions", "settings")
-    rows = tuple((name, value or "not recorded") for name, value in zip(names, values, strict=True))
+    code, parts = context.code, ("seed", "data", "evaluation", "versions")
+    known = {
+        "code": f"{code.commit}{', with changes that are not committed' * code.dirty}" if code else "",
+        **{part: ", ".join(f"{name}={value}" for name, value in getattr(context, part).items()) for part in parts},
+        "settings": f"{len(context.config)}, in {FILE}" if context.config else "",
+    }
     yield "## To repeat it"
-    yield markdown(Table("", ("what", "value"), rows))
+    yield markdown(Table("", ("what", "value"), tuple((name, it or "not recorded") for name, it in known.items())))
     if context.missing:
         yield f"Not recorded: {'; '.join(context.missing)}."
 

@@ -68,10 +68,12 @@ class Postmortem(Tracker):
             return
         tables = self._tables | {table.name: table for table in end.tables}
         monitor = self._monitor
-        run, source = _names(monitor)
+        sources = [tracker.source for tracker in monitor.trackers if tracker.source]
+        names = [f"{tracker.name}-{run}" for tracker in monitor.trackers if (run := tracker.address.get("run"))]
+        run = names[0] if names else f"run-{os.getpid()}"
         remains = Remains(
-            run, source, endings, context_of(monitor.config, self._versions, self._code), end.summary,
-            tables=tuple(table for table in tables.values() if table.rows), events=tuple(self._events),
+            run, sources[0] if sources else "", endings, context_of(monitor.config, self._versions, self._code),
+            end.summary, tables=tuple(table for table in tables.values() if table.rows), events=tuple(self._events),
             health=dict(monitor.health), failures=tuple(monitor.failures),
         )  # fmt: skip
         written = write(remains, self._place / file_name(run))
@@ -110,13 +112,6 @@ class Postmortem(Tracker):
         for tracker in self._monitor.trackers:
             with self._monitor.guard("tracker_errors"):
                 give(tracker, self._monitor.step or 0, [File(name, text)])
-
-
-def _names(monitor: Monitor) -> tuple[str, str]:
-    """The run's name, as its journal has it, and what `tracker-diag diagnose` reads it from."""
-    sources = [tracker.source for tracker in monitor.trackers if tracker.source]
-    names = [f"{tracker.name}-{run}" for tracker in monitor.trackers if (run := tracker.address.get("run"))]
-    return names[0] if names else f"run-{os.getpid()}", sources[0] if sources else ""
 
 
 def leave_one(monitor: Monitor) -> None:

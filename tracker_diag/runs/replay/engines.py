@@ -3,10 +3,11 @@
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,16 +68,13 @@ def processes(number: int) -> Engine:
         if number == 1 or len(parts) <= number:
             yield from map(work, parts)
             return
-        waiting: deque[Future[PartFolded]] = deque()
         upcoming = iter(parts)
         with ProcessPoolExecutor(number, get_context("spawn")) as pool:
             try:
-                for part in upcoming:
-                    waiting.append(pool.submit(work, part))
-                    if len(waiting) >= AHEAD * number:
-                        yield waiting.popleft().result()
+                waiting = deque(pool.submit(work, part) for part in islice(upcoming, AHEAD * number))
                 while waiting:
                     yield waiting.popleft().result()
+                    waiting.extend(pool.submit(work, part) for part in islice(upcoming, 1))
             except BrokenProcessPool as error:
                 raise SourceError("a process that reads was killed, perhaps for its memory; try --workers 1") from error
             finally:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from tracker_diag.errors import SourceError, require
 from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.tokens.columns import KINDS, LABEL_COLUMNS, LOGPROB_COLUMNS
-from tracker_diag.trackers.tokens.dumps import is_of_slime, skyrl_arrays, slime_arrays
+from tracker_diag.trackers.tokens.dumps import skyrl_arrays, slime_arrays
 from tracker_diag.trackers.tokens.files import TokenFile
 from tracker_diag.trackers.tokens.plan import AT_ONCE, Piece
 from tracker_diag.trackers.tokens.skipped import Skipped
@@ -174,16 +175,11 @@ def _arrays(file: TokenFile) -> dict[str, Any]:
                 return skyrl_arrays(handle)
             if file.kind == ".safetensors":
                 require("safetensors", "demo")
-                if find_spec("torch"):  # numpy has no bfloat16
-                    from safetensors.torch import load
-
-                    return {name: _host(value) for name, value in load(handle.read()).items()}
-                from safetensors.numpy import load as load_arrays
-
-                return dict(load_arrays(handle.read()))
-            torch = require("torch", "torch")
-            given = torch.load(handle, map_location="cpu", weights_only=True)
-            if is_of_slime(given):
+                library = "torch" if find_spec("torch") else "numpy"  # which has no bfloat16
+                given = import_module(f"safetensors.{library}").load(handle.read())
+                return {name: _host(value) for name, value in given.items()}
+            given = require("torch", "torch").load(handle, map_location="cpu", weights_only=True)
+            if isinstance(given, dict) and {"samples", "rollout_id"} <= given.keys():
                 return slime_arrays(given)
     except (SourceError, ImportError):
         raise

@@ -27,10 +27,7 @@ class _Nothing:
     def __init__(self, *given: object, **named: object) -> None:
         """Nothing is kept."""
 
-    def __setstate__(self, state: object) -> None:
-        """Nothing is kept."""
-
-    append = extend = __setitem__ = __init__
+    append = extend = __setitem__ = __setstate__ = __init__
 
 
 class _State(pickle.Unpickler):
@@ -41,12 +38,7 @@ class _State(pickle.Unpickler):
 
 
 def skyrl_arrays(handle: Any) -> dict[str, Any]:
-    """(B, T) arrays of a file of `trainer.dump_data_batch`, by column.
-
-    Raises:
-        TypeError: it is another pickle.
-        Exception: what unpickling raises of a damaged one.
-    """
+    """(B, T) arrays of a file of `trainer.dump_data_batch`, by column; TypeError where it is another pickle."""
     state = _State(handle).load()
     batch = state.get("batch_dict") if isinstance(state, Mapping) else None
     if not isinstance(batch, Mapping):
@@ -60,13 +52,11 @@ def _array(saved: Mapping[str, Any]) -> Any:
     return np.frombuffer(saved["data"], saved["dtype"]).reshape(saved["shape"])
 
 
-def is_of_slime(given: object) -> bool:
-    """Whether this is what `--save-debug-train-data` or `--save-debug-rollout-data` writes."""
-    return isinstance(given, dict) and {"samples", "rollout_id"} <= given.keys()
-
-
 def slime_arrays(given: Mapping[str, Any]) -> dict[str, Any]:
-    """(N,) arrays of the samples of a rollout, by column; the step is the rollout's number."""
+    """(N,) arrays of the samples of a rollout, by column; the step is the rollout's number.
+
+    `given` is what `--save-debug-train-data` or `--save-debug-rollout-data` writes.
+    """
     samples = given["samples"]
     masks = [_mask(sample) for sample in samples]
     arrays = {"step": np.array(given["rollout_id"]), "is_model": np.concatenate([*masks, np.zeros(0, np.bool_)])}

@@ -62,19 +62,14 @@ def exports_of(folder: Path) -> list[ExportPart]:
     inside = folder / "token_exports"
     root = inside if inside.is_dir() else folder
     steps = [
-        (int(named[1]), at, tuple(files))
+        (int(named[1]), at, tuple(sorted(files, key=lambda file: (int(re.sub(r"\D", "", file.stem) or 0), file.stem))))
         for at in (root.iterdir() if root.is_dir() else ())
-        if (named := re.fullmatch(r"step_(\d+)", at.name)) and (files := sorted(at.glob("rank_*.jsonl"), key=_rank))
+        if (named := re.fullmatch(r"step_(\d+)", at.name)) and (files := [*at.glob("rank_*.jsonl")])
     ]
     parts = [ExportPart(step, files) for step, at, files in sorted(steps) if (at / "STABLE").exists()]
     if steps and not parts:
         raise SourceError(f"{folder}: no complete step, expected token_exports/step_N with STABLE in it")
     return parts
-
-
-def _rank(file: Path) -> tuple[int, str]:
-    digits = re.sub(r"\D", "", file.stem)
-    return int(digits or 0), file.stem
 
 
 def _records(file: Path) -> Iterator[dict[str, Any]]:

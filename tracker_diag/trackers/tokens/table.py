@@ -1,6 +1,6 @@
 """The token table: rows of Arrow, one a token or one a sequence with lists, as the arguments of `observe` by step."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -40,17 +40,13 @@ class Texts:
         self._numbers: dict[str, int] = {}
         self._texts: list[str] = []
 
-    def ids(self, texts: Iterable[str]) -> IntArray:
+    def ids(self, texts: Collection[str]) -> IntArray:
         """(N,) the number of each text; those beyond `MOST_TEXTS` have none, −1."""
-        return np.fromiter(map(self._id, texts), np.int64)
-
-    def _id(self, text: str) -> int:
-        if text not in self._numbers:
-            if len(self._texts) == MOST_TEXTS:
-                return -1
-            self._numbers[text] = len(self._texts)
-            self._texts.append(text)
-        return self._numbers[text]
+        for text in texts:
+            if text not in self._numbers and len(self._texts) < MOST_TEXTS:
+                self._numbers[text] = len(self._texts)
+                self._texts.append(text)
+        return np.fromiter((self._numbers.get(text, -1) for text in texts), np.int64)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The texts with these numbers behind each other."""
@@ -91,7 +87,10 @@ def _typed(where: str, name: str, values: Any) -> Any:
         elif kind == "integer":
             values = values.cast(pa.int64()) if not types.is_integer(values.type) else values
         elif name in NAMED_COLUMNS:
-            values = _encoded(values)
+            if not types.is_dictionary(values.type):
+                values = (values if types.is_integer(values.type) else values.cast("large_string")).dictionary_encode()
+            texts = values.dictionary.cast("large_string")
+            values = pa.DictionaryArray.from_arrays(values.indices.cast(pa.int32()), texts)
         elif types.is_null(values.type):
             values = values.cast(pa.float32())
     except (pa.ArrowException, UnicodeDecodeError) as error:
@@ -99,16 +98,6 @@ def _typed(where: str, name: str, values: Any) -> Any:
     if name in WHOLE and values.null_count:
         raise SourceError(f"{where}: column {name}: {values.null_count} nulls, expected none")
     return values
-
-
-def _encoded(values: Any) -> Any:
-    """`values` as codes and a dictionary of their texts."""
-    import pyarrow as pa
-    from pyarrow import types
-
-    if not types.is_dictionary(values.type):
-        values = (values if types.is_integer(values.type) else values.cast("large_string")).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(values.indices.cast(pa.int32()), values.dictionary.cast("large_string"))
 
 
 def _tokens_of(where: str, columns: dict[str, Any]) -> tuple[dict[str, Any], int]:
