@@ -122,11 +122,7 @@ class Canary:
                 self._monitor.health["canary_late"] += 1
 
     def _scored(self, score: Score) -> Float64Array:
-        """(n,) log-probabilities of all tokens.
-
-        Raises:
-            BatchError: it gives other numbers of tokens, or what no log-probability is.
-        """
+        """(n,) log-probabilities of all tokens."""
         answers = [np.asarray(values, np.float64).reshape(-1) for values in score(self._sequences)]
         lengths, expected = [len(values) for values in answers], [len(ids) - 1 for ids in self._sequences]
         if lengths != expected:

@@ -101,24 +101,16 @@ def _log_receiver() -> Receiver:
 
     def send(run: str, notice: Notice) -> None:
         text, _, see = notice.text.rpartition("\n")
-        shown = f"{cut(run, NAME)}: " + alert(replace(notice, text=text), see)
+        shown = alert(replace(notice, text=text), see)
         if (before := explained.setdefault(notice.title, run)) != run:
-            shown = f"{cut(run, NAME)}: {notice.title}, at step {notice.step:,}, as in {cut(before, NAME)}"
-        _log.log(logging.INFO if notice.level == "info" else logging.WARNING, "%s", shown)
+            shown = f"{notice.title}, at step {notice.step:,}, as in {cut(before, NAME)}"
+        _log.log(logging.INFO if notice.level == "info" else logging.WARNING, "%s: %s", cut(run, NAME), shown)
 
     return send
 
 
 class Watch:
-    """Watches `source`, one run, or all runs of a project.
-
-    Args:
-        folder: what earlier watches of the same source left is there.
-        project: `source` names several runs.
-        rules: the runs are judged by these.
-        receivers: alerts go there.
-        expected_runs_between_false_alarms: as in `Monitor`.
-    """
+    """Watches `source`, one run, or all runs of a project; `folder` has what earlier watches of it have left."""
 
     def __init__(
         self,
@@ -142,14 +134,12 @@ class Watch:
         """Since when the tracker does not answer, and what it says."""
         self._unsaved = ""
         """Why the state cannot be saved."""
-        self._failing: set[str] = set()
-        """Receivers that failed since the last check began; they are not tried again before the next."""
         self._away: set[str] = set()
         """Receivers whose absence was logged."""
 
     def check(self, after_each: Callable[[], object] = lambda: None) -> Fleet:
         """Check each run once, those that are underway first; `after_each` is called after each diagnosis."""
-        self._failing.clear()
+        failing: set[str] = set()
         self._list()
         for run in sorted(self._runs.values(), key=lambda run: bool(run.listed.over)):
             if run.due and not self._unreachable:
@@ -158,7 +148,7 @@ class Watch:
                 after_each()
                 if run.problem and not failed_before:
                     self._list()  # if the tracker is away, no other run has to wait for its timeout
-            self._send(run)
+            self._send(run, failing)
         self._save()
         return self.fleet
 
@@ -212,7 +202,8 @@ class Watch:
         if new and self._project and run.ended_before(self._state.began):  # it is listed, and raises no alert
             run.kept.sent = {name: [notice.id for notice in run.notices] for name in self._receivers}
 
-    def _send(self, run: WatchedRun) -> None:
+    def _send(self, run: WatchedRun, failing: set[str]) -> None:
+        """Send the run's alerts; receivers that are `failing` are not tried again before the next check."""
         kept = run.kept
         before = sorted(set().union(*kept.sent.values()))
         for name in self._receivers:  # a new one begins with the alerts that come from now on
@@ -222,7 +213,8 @@ class Watch:
             for notice in run.notices:
                 if notice.id in kept.sent[name]:
                     continue
-                if name in self._failing or not self._sent(name, receiver, run.listed.name, notice):
+                if name in failing or not self._sent(name, receiver, run.listed.name, notice):
+                    failing.add(name)
                     waiting = True
                     break
                 kept.sent[name].append(notice.id)
@@ -238,7 +230,6 @@ class Watch:
         except OSError as error:
             if name not in self._away:
                 _log.warning("alerts wait for a receiver that is away: %s", error)
-            self._failing.add(name)
             self._away.add(name)
             return False
         if name in self._away:

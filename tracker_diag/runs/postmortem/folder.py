@@ -83,11 +83,7 @@ class Remains:
 
 
 def write(remains: Remains, place: Path) -> Path:
-    """Write the files into a new folder at `place`; where there is one, `-2`, `-3`, ... follow its name.
-
-    Returns:
-        The folder.
-    """
+    """Write the files into a new folder at `place`; where there is one, `-2`, `-3`, ... follow its name."""
     own_folder(place.parent)
     new = place.with_name(f".{place.name}.{os.getpid()}.new")
     shutil.rmtree(new, ignore_errors=True)  # of a process of the same number that was killed here

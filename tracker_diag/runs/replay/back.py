@@ -10,9 +10,7 @@ from tracker_diag.trackers.tracker import Event, Name, Tracker, give
 def run_called(target: str, tokens: str) -> Tracker:
     """The finished run `target`, to write into; what it holds of the diagnostics is not written once more.
 
-    Args:
-        target: `<tracker>:<run>`, such as `mlflow:<run id>[@tracking uri]` and `wandb:<entity>/<project>/<run>`.
-        tokens: what is replayed; an event in the run says so.
+    It is `<tracker>:<run>`, such as `mlflow:<run id>[@tracking uri]`. An event in it names the `tokens` of the replay.
     """
     kind, _, run = target.partition(":")
     if f"{kind}:" not in prefixes() or not run:

@@ -33,14 +33,14 @@ class PartFolded:
     def state_dict(self) -> dict[str, Any]:
         """The same in JSON values."""
         steps = [[step, folded.state_dict()] for step, folded in self.steps]
-        return {"steps": steps, "skipped": [self.skipped.count, self.skipped.errors]}
+        return {"steps": steps, "skipped": [self.skipped.count, [self.skipped.first]]}
 
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> "PartFolded":
         """What `state_dict` was taken of."""
         count, errors = state["skipped"]
         steps = [(step, Folded.of_state(folded)) for step, folded in state["steps"]]
-        return cls(steps, Skipped(allowed=True, errors=errors, count=count))
+        return cls(steps, Skipped(count=count, first=next(iter(errors), "")))
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,7 @@ def processes(number: int) -> Engine:
 def on_ray(address: str | None = None) -> Engine:
     """On Ray Data; a part whose worker dies is folded again elsewhere.
 
-    Args:
-        address: of the cluster; RAY_ADDRESS by default, else one on this machine.
-
-    Raises:
-        MissingExtra: Ray is not installed.
+    The cluster is that at `address`, by default at RAY_ADDRESS, or else one on this machine.
     """
     ray = require("ray", "rllib")
     data: Any = require("ray.data", "rllib")

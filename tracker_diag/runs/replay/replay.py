@@ -89,7 +89,7 @@ def replay(
         summary = judge(monitor, _steps(log, folded, done, also), wanted, tensors_of, str(tokens))
         left = log.skipped
     more = f"; and {left.count - 1} more" if left.count > 1 else ""
-    caveats = [f"bad parts of the log are left out: {error}{more}" for error in left.errors[:1]]
+    caveats = [f"bad parts of the log are left out: {left.first}{more}"] if left.count else []
     return replace(summary, caveats=(*caveats, *summary.caveats))
 
 
@@ -110,4 +110,4 @@ def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done, also: Also) 
             yield step, state
         done(part.rows)
     if not taken:
-        raise SourceError(f"{log.source}: nothing to judge: {log.skipped.errors[0] if log.skipped.count else why}")
+        raise SourceError(f"{log.source}: nothing to judge: {log.skipped.first or why}")

@@ -122,7 +122,7 @@ class TokenLog(AbstractContextManager["TokenLog"]):
                 self._pieces += pieces_of(self._as_table(file), renamed, audit=self._audit)
         if not self._pieces:
             left = self.skipped
-            why = f"; {left.count} files cannot be read, the first: {left.errors[0]}" if left.count else ""
+            why = f"; {left.count} files cannot be read, the first: {left.first}" if left.count else ""
             raise SourceError(f"{self.source}: no rows{why}")
         self._same_pairs()
 

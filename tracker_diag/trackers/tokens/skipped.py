@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tracker_diag.errors import SourceError
-
-MOST = 100
-"""Errors that are kept."""
 
 
 @dataclass
@@ -15,17 +12,15 @@ class Skipped:
     """What was left out since it could not be read; without `allowed` the first such thing is raised."""
 
     allowed: bool = False
-    errors: list[str] = field(default_factory=list[str])
-    """The first of them."""
     count: int = 0
+    first: str = ""
+    """The error of the first of them."""
 
     def __call__(self, error: SourceError) -> None:
         """Leave out what `error` is about."""
         if not self.allowed:
             raise error
-        self.count += 1
-        if len(self.errors) < MOST:
-            self.errors.append(str(error))
+        self.include(Skipped(count=1, first=str(error)))
 
     @contextmanager
     def instead(self) -> Iterator[None]:
@@ -38,4 +33,4 @@ class Skipped:
     def include(self, other: "Skipped") -> None:
         """Count what another process has left out."""
         self.count += other.count
-        self.errors += other.errors[: MOST - len(self.errors)]
+        self.first = self.first or other.first

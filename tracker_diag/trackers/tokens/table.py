@@ -115,8 +115,7 @@ def _tokens_of(where: str, columns: dict[str, Any]) -> tuple[dict[str, Any], int
     row = np.repeat(np.arange(len(lengths)), lengths)
     tokens = {name: values.flatten() if name in lists else values.take(row) for name, values in columns.items()}
     if "position" not in lists:
-        starts = np.cumsum(lengths) - lengths
-        tokens["position"] = pa.array(np.arange(len(row)) - np.repeat(starts, lengths))
+        tokens["position"] = pa.array(np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths))
     return tokens, len(row)
 
 
@@ -132,13 +131,12 @@ def by_step(
         rows = _in_order(where, rows, keys, skipped, step)
     if not len(rows):
         return
-    columns = _Columns(where, rows, texts)
-    if step is not None:
-        yield step, columns.arguments(slice(0, len(rows)))
-        return
-    steps = rows["step"].to_numpy()
-    for start, end in pairwise([*starts_of(steps).tolist(), len(steps)]):
-        yield int(steps[start]), columns.arguments(slice(start, end))
+    read = {name: _array(where, name, _whole(rows[name])) for name in rows.column_names if name != "step"}
+    names = {name: texts_of for name, (_, texts_of) in read.items()}
+    steps = rows["step"].to_numpy() if step is None else np.array([step])
+    for start, end in pairwise([*starts_of(steps).tolist(), len(rows)]):
+        columns = {name: values[start:end] for name, (values, _) in read.items()}
+        yield int(steps[start]), _arguments(columns, names, texts)
 
 
 def _in_order(where: str, rows: Any, keys: Sequence[str], skipped: Skipped, step: int | None) -> Any:
@@ -152,12 +150,8 @@ def _in_order(where: str, rows: Any, keys: Sequence[str], skipped: Skipped, step
     at = int(twice.argmax())
     first = ", ".join(f"{name} {values[at]}" for name, values in zip(keys, order, strict=True))
     first = first if step is None else f"step {step}, {first}"
-    skipped(
-        SourceError(
-            f"{where}: {twice.sum()} rows are there twice, the first of them {first}; give each sequence of a step a "
-            "number of its own"
-        )
-    )
+    what = f"{twice.sum()} rows are there twice, the first of them {first}"
+    skipped(SourceError(f"{where}: {what}; give each sequence of a step a number of its own"))
     sequence = np.append(0, (~of_sequence).cumsum())
     return rows.filter(~np.isin(sequence, sequence[1:][twice]))
 
@@ -177,55 +171,39 @@ def _are_in_order(keys: Sequence[Array]) -> bool:
     return bool(rises.all() and new[falls].all())
 
 
-class _Columns:
-    """The columns of a table, as arrays."""
-
-    def __init__(self, where: str, rows: Any, texts: Texts | None) -> None:
-        self._texts = texts
-        self._names: dict[str, list[str]] = {}
-        """Of a column of codes, what they are."""
-        self._arrays = {name: self._array(where, name, rows[name]) for name in rows.column_names if name != "step"}
-
-    def arguments(self, part: slice) -> dict[str, Any]:
-        """What `observe` is given of the rows `part`, which are of one step."""
-        columns = {name: values[part] for name, values in self._arrays.items()}
-        given: dict[str, Any] = {argument: columns[name] for name, argument in ARGUMENTS.items() if name in columns}
-        if "tool" in columns:
-            given["tool"], given["tool_names"] = _codes(columns["tool"], self._names["tool"])
-        for name in ("env", "prompt"):
-            if name in columns:
-                given[name] = self._of_sequences(name, columns[name], starts_of(columns["sequence"]))
-        if self._texts and "token" in columns:
-            given["token_ids"] = self._texts.ids(columns["token"])
-        if "after_tool" not in given and "tool" in given:
-            given["after_tool"] = given["tool"] >= 0
-        return given
-
-    def _array(self, where: str, name: str, column: Any) -> Array:
-        from pyarrow import types
-
-        values = _whole(column)
-        try:
-            if types.is_dictionary(values.type):
-                self._names[name] = values.dictionary.to_pylist()
-                array: Array = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-            elif name == "token":
-                array = values.cast("large_string").fill_null("").to_numpy(zero_copy_only=False)
-            else:
-                nothing = NOTHING[KINDS[name]] if name in LABEL_COLUMNS else None
-                values = values if nothing is None or not values.null_count else values.fill_null(nothing)
-                bits = types.is_boolean(values.type) and not values.null_count
-                array = _flags(values) if bits else values.to_numpy(zero_copy_only=False)
-                array = array.astype(np.float32, copy=False) if name == "advantage" else array
-        except Exception as error:  # bytes that are no UTF-8 raise one thing or another
-            raise SourceError(f"{where}: column {name}: {one_line(error)}") from error
-        return array
-
-    def _of_sequences(self, name: str, values: Array, starts: IntArray) -> Array:
-        """The names of a column: one for each sequence, where it is the same on all of its tokens."""
+def _arguments(columns: Mapping[str, Array], names: Mapping[str, list[str]], texts: Texts | None) -> dict[str, Any]:
+    """What `observe` is given of the rows of a step; `names` are those of columns of codes."""
+    given: dict[str, Any] = {argument: columns[name] for name, argument in ARGUMENTS.items() if name in columns}
+    if "tool" in columns:
+        given["tool"], given["tool_names"] = _codes(columns["tool"], names["tool"])
+    for name in [name for name in ("env", "prompt") if name in columns]:
+        # One for each sequence, where it is the same on all of its tokens.
+        values, starts = columns[name], starts_of(columns["sequence"])
         values = values[starts] if np.isin(starts_of(values), starts).all() else values
-        names = np.array([*self._names[name], ""], object)  # the last is that of null, −1
-        return names[values]
+        given[name] = np.array([*names[name], ""], object)[values]  # the last is that of null, −1
+    if texts and "token" in columns:
+        given["token_ids"] = texts.ids(columns["token"])
+    if "after_tool" not in given and "tool" in given:
+        given["after_tool"] = given["tool"] >= 0
+    return given
+
+
+def _array(where: str, name: str, values: Any) -> tuple[Array, list[str]]:
+    """The values of a column or their codes, and what the codes mean."""
+    from pyarrow import types
+
+    try:
+        if types.is_dictionary(values.type):
+            return values.indices.fill_null(-1).to_numpy(zero_copy_only=False), values.dictionary.to_pylist()
+        if name == "token":
+            return values.cast("large_string").fill_null("").to_numpy(zero_copy_only=False), []
+        if name in LABEL_COLUMNS and values.null_count:
+            values = values.fill_null(NOTHING[KINDS[name]])
+        bits = types.is_boolean(values.type) and not values.null_count
+        array: Array = _flags(values) if bits else values.to_numpy(zero_copy_only=False)
+    except Exception as error:  # bytes that are no UTF-8 raise one thing or another
+        raise SourceError(f"{where}: column {name}: {one_line(error)}") from error
+    return array.astype(np.float32, copy=False) if name == "advantage" else array, []
 
 
 def _flags(values: Any) -> Array:
