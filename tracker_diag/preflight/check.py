@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, TypeAlias, get_args
 
 from rich.console import Group, RenderableType
@@ -10,15 +11,9 @@ from rich.text import Text
 
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Table
-from tracker_diag.report.console import cut, labelled, plain
+from tracker_diag.report.console import add_rows, cut, labelled, plain
 
 Status: TypeAlias = Literal["fail", "pass", "not checked"]
-
-TABLE = f"{PREFIX}preflight"
-"""Name of the table in the tracker."""
-
-LABEL = 11
-FAIL, PASS = "bold red", "green"
 
 
 @dataclass(frozen=True)
@@ -93,23 +88,23 @@ class Report:
     def table(self) -> Table:
         """One row a check, as trackers show it."""
         rows = tuple((check.name, check.status, check.reason, check.do) for check in self.checks)
-        return Table(TABLE, ("check", "status", "reason", "do"), rows)
+        return Table(f"{PREFIX}preflight", ("check", "status", "reason", "do"), rows)
 
     def __rich__(self) -> RenderableType:
-        fails, passes = self.with_status("fail"), self.with_status("pass")
+        fails, passes, rest = map(self.with_status, get_args(Status))
         color = "red" if fails else "green" if passes else "yellow"
-        rows = labelled(LABEL)
-        for i, check in enumerate(fails):
-            rows.add_row("" if i else "failed", Text(check.name, style=FAIL))
-            rows.add_row("", check.reason)
-            rows.add_row("", Text.assemble(("do: ", "dim"), check.do))
-        for i, check in enumerate(passes):
-            rows.add_row("" if i else "passed", Text.assemble((check.name, PASS), f": {cut(check.reason, 130)}"))
+        failures = (
+            (Text(check.name, style="bold red"), check.reason, Text.assemble(("do: ", "dim"), check.do))
+            for check in fails
+        )
         missing: dict[str, list[str]] = {}
-        for check in self.with_status("not checked"):
+        for check in rest:
             missing.setdefault(check.do, []).append(check.name)
-        for i, (do, names) in enumerate(missing.items()):
-            rows.add_row("" if i else "not checked", Text.assemble((", ".join(names), "dim"), f": {cut(do, 110)}"))
+        rows = labelled(11)
+        add_rows(rows, "failed", chain.from_iterable(failures))
+        add_rows(rows, "passed", (Text.assemble((it.name, "green"), f": {cut(it.reason, 130)}") for it in passes))
+        unmade = (Text.assemble((", ".join(names), "dim"), f": {cut(do, 110)}") for do, names in missing.items())
+        add_rows(rows, "not checked", unmade)
         return Group(Text.assemble(("tracker_diag: ", "dim"), (self.headline, f"bold {color}")), rows)
 
     def __str__(self) -> str:

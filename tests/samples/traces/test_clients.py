@@ -32,9 +32,9 @@ def reads_page(fails):
         raise TimeoutError("no page")
 
 
-@pytest.mark.parametrize("file", ["weave_calls.jsonl", "weave_complete.jsonl", "weave_export.jsonl"])
+@pytest.mark.parametrize("file", ["weave_complete.jsonl", "weave_export.jsonl"])
 def test_calls_of_weave(file):
-    """As its clients post them, ends before beginnings and whole since 0.54, and as `get_calls` gives them back."""
+    """As its clients post them since 0.54, and as `get_calls` gives them back."""
     records, notes = records_of(str(WEAVE.with_name(file)))
     assert notes == ()
     assert [record["step"] for record in records] == [0, 1]

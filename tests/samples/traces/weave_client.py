@@ -3,8 +3,7 @@
     uv run --no-project --with weave==0.54.0 python tests/samples/traces/weave_client.py tests/samples/traces
 
 writes weave_complete.jsonl, the calls as the client posts them today, and weave_export.jsonl, what `get_calls` gives
-once the server has them. With WEAVE_USE_CALLS_COMPLETE=false, the client posts beginnings and ends separately, as
-weave_calls.jsonl has them. Traces of the stack are taken out, as they hold paths.
+once the server has them. Traces of the stack are taken out, as they hold paths.
 
 The client is the real one, from `weave.init` on; what a real server adds to a call is not there.
 """

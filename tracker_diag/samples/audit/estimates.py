@@ -40,9 +40,8 @@ class Estimate:
 def blocks_of(groups: npt.NDArray[Any]) -> IntArray:
     """(n,) the block of each sample: whole groups are dealt into 50 blocks, as samples of a group are alike."""
     _, place = np.unique(groups, return_inverse=True)
-    return np.asarray(
-        np.random.default_rng(0).permutation(int(place.max(initial=0)) + 1)[place] % BLOCKS, dtype=np.int64
-    )
+    blocks: IntArray = np.random.default_rng(0).permutation(int(place.max(initial=0)) + 1)[place] % BLOCKS
+    return blocks
 
 
 def estimate(
@@ -96,15 +95,16 @@ def advantage_of(kind: Float64Array, score: Float64Array, blocks: IntArray) -> E
 
     None with fewer than ten of the kind or of the others.
     """
-    both = np.isfinite(score) & np.isfinite(kind)
+
+    def parts(rows: BoolArray) -> tuple[Float64Array, Float64Array]:
+        return score[rows & (kind > 0)], score[rows & (kind <= 0)]
 
     def area(rows: BoolArray) -> float | None:
-        some, others = score[rows & (kind > 0)], score[rows & (kind <= 0)]
-        return superiority(some, others) if len(some) and len(others) else None
+        return superiority(*parts(rows)) if all(map(len, parts(rows))) else None
 
-    if min((both & (kind > 0)).sum(), (both & (kind <= 0)).sum()) < FEWEST_OF_A_KIND:
-        return None
-    return estimate(area, both, blocks, (0.0, 1.0))
+    both = np.isfinite(score) & np.isfinite(kind)
+    enough = min(map(len, parts(both))) >= FEWEST_OF_A_KIND
+    return estimate(area, both, blocks, (0.0, 1.0)) if enough else None
 
 
 def mean(values: Float64Array, rows: BoolArray, blocks: IntArray) -> Estimate | None:
@@ -164,23 +164,21 @@ def pairwise(samples: Samples, label: Float64Array, blocks: IntArray) -> dict[st
     won = np.sign(samples["reward"][better] - samples["reward"][worse]) / 2 + 0.5
     longer = np.sign(samples["length"][better] - samples["length"][worse])
     of_pair = blocks[better]
-    every: BoolArray = np.ones(len(won), dtype=bool)
 
     def share(rows: BoolArray) -> float | None:
         return float(won[rows].mean()) if rows.any() else None
 
     def balanced(rows: BoolArray) -> float | None:
-        shares = share(rows & (longer > 0)), share(rows & (longer < 0))
-        return None if None in shares else float(np.mean([given for given in shares if given is not None]))
+        long, short = share(rows & (longer > 0)), share(rows & (longer < 0))
+        return None if long is None or short is None else (long + short) / 2
 
-    asked: dict[str, tuple[Any, BoolArray]] = {
-        "all": (share, every),
-        "balanced": (balanced, longer != 0),
-        "longer": (share, longer > 0),
-        "shorter": (share, longer < 0),
+    shares = {
+        "all": estimate(share, np.ones(len(won), dtype=bool), of_pair, (0.0, 1.0)),
+        "balanced": estimate(balanced, longer != 0, of_pair, (0.0, 1.0)),
+        "longer": estimate(share, longer > 0, of_pair, (0.0, 1.0)),
+        "shorter": estimate(share, longer < 0, of_pair, (0.0, 1.0)),
     }
-    shares = {name: estimate(statistic, rows, of_pair, (0.0, 1.0)) for name, (statistic, rows) in asked.items()}
-    return {name: known for name, known in shares.items() if known is not None and known.n >= FEWEST}
+    return {name: known for name, known in shares.items() if known is not None}
 
 
 def _pairs(group: Float64Array, label: Float64Array, reward: Float64Array) -> tuple[IntArray, IntArray]:

@@ -7,7 +7,7 @@ Learners", appendix C). A text of 8 to 12 words is one n-gram; shorter ones are 
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tracker_diag.samples.records import Record, prompt_of
@@ -66,7 +66,14 @@ def overlap(training: Iterable[str | None], evaluation: Sequence[str | None]) ->
 
     Memory grows with the evaluation set alone.
     """
-    whole, grams = _index(evaluation)
+    whole: dict[str, list[int]] = defaultdict(list)
+    grams: dict[str, list[int]] = defaultdict(list)
+    for row, text in enumerate(evaluation):
+        if text_words := words(text or ""):
+            whole[" ".join(text_words)].append(row)
+        if len(text_words) >= SHORTEST:
+            for gram in _grams(text_words, min(LONGEST, len(text_words))):
+                grams[gram].append(row)
     lengths = {gram.count(" ") + 1 for gram in grams}
     exact: dict[int, Hit] = {}
     seen: dict[str, list[int]] = defaultdict(list)
@@ -82,20 +89,6 @@ def overlap(training: Iterable[str | None], evaluation: Sequence[str | None]) ->
     rare = {gram: places[0] for gram, places in seen.items() if len(places) <= COMMON}
     partly = {row: Hit(row, at, False) for gram, at in rare.items() for row in grams[gram]}
     return [hit for _, hit in sorted({**partly, **exact}.items())]
-
-
-def _index(evaluation: Sequence[str | None]) -> tuple[Mapping[str, list[int]], Mapping[str, list[int]]]:
-    """Rows of the evaluation set by their whole text and by their n-grams."""
-    whole: dict[str, list[int]] = defaultdict(list)
-    grams: dict[str, list[int]] = defaultdict(list)
-    for row, text in enumerate(evaluation):
-        text_words = words(text or "")
-        if text_words:
-            whole[" ".join(text_words)].append(row)
-        if len(text_words) >= SHORTEST:
-            for gram in _grams(text_words, min(LONGEST, len(text_words))):
-                grams[gram].append(row)
-    return whole, grams
 
 
 def _grams(text_words: Sequence[str], n: int) -> set[str]:

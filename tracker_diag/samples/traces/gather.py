@@ -121,25 +121,25 @@ def _root(spans: Sequence[Span], odd: Odd) -> Span:
     """
     known = {span.id: span for span in spans}
     children: dict[str, list[Span]] = defaultdict(list)
+    roots, orphans = list[Span](), list[Span]()
     for span in spans:
-        parent = known.get(span.parent or "")
-        if parent is not None:
+        if span.parent is None:
+            roots.append(span)
+        elif (parent := known.get(span.parent)) is None:
+            orphans.append(span)
+            odd.count("spans whose parent is missing, taken for parts of their trace", _named(span))
+        else:
             children[parent.id].append(span)
             if span.start is not None and parent.start is not None and span.start < parent.start:
                 odd.count("spans that begin before their parent: the clocks differ", _named(span))
-    roots = [span for span in spans if span.parent is None]
-    orphans = [span for span in spans if span.parent is not None and span.parent not in known]
-    if orphans:
-        what = "spans whose parent is missing, taken for parts of their trace"
-        odd.count(what, _named(orphans[0]), len(orphans))
-    waiting = [*roots, *orphans]
-    seen = {span.id for span in waiting}
+    waiting, seen = [*roots, *orphans], set[str]()
     while waiting:
-        below = children[waiting.pop().id]
-        seen |= {span.id for span in below}
-        waiting += below
-    if lost := [span for span in spans if span.id not in seen]:
-        odd.count("spans that are their own ancestors, taken for parts of their trace", _named(lost[0]), len(lost))
+        if (span := waiting.pop()).id not in seen:
+            seen.add(span.id)
+            waiting += children[span.id]
+    for span in spans:
+        if span.id not in seen:
+            odd.count("spans that are their own ancestors, taken for parts of their trace", _named(span))
     return (roots or orphans or spans)[0]
 
 

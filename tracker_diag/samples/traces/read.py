@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.errors import SourceError
-from tracker_diag.samples.traces.chats import as_chat, is_chat, record_of_chat
+from tracker_diag.samples.traces.chats import is_chat, record_of_chat
 from tracker_diag.samples.traces.gather import Gather
 from tracker_diag.samples.traces.otel import is_mlflow, is_otel, record_of_mlflow, spans_of_otel
-from tracker_diag.samples.traces.weave import WeaveCalls
+from tracker_diag.samples.traces.weave import is_weave, span_of_weave
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.files.text import head_of, read_document, read_lines
 from tracker_diag.trackers.finished import one_line
@@ -39,12 +39,10 @@ def records_in(source: str, odd: Odd, *, texts: bool = True) -> list[dict[str, A
     else:
         known = ", ".join(f"{store}:" for store in sorted(stores))
         raise SourceError(f"{shown or 'no source'}: no such file; runs of trackers begin with {known}")
-    records: list[dict[str, Any]] = []
-    for record in _records(objects, odd):
-        if not texts:
-            record.pop("prompt", None)
-            record.pop("completion", None)
-        records.append(record)
+    dropped = () if texts else ("prompt", "completion")
+    records = [
+        {name: value for name, value in record.items() if name not in dropped} for record in _records(objects, odd)
+    ]
     if not records:
         raise SourceError("; ".join((f"{shown}: no traces in it", *odd.notes)))
     return sorted(records, key=lambda record: record.get("time", float("inf")))
@@ -52,14 +50,13 @@ def records_in(source: str, odd: Odd, *, texts: bool = True) -> list[dict[str, A
 
 def _records(objects: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> Iterator[dict[str, Any]]:
     """A record for each object that is a trace, and for each trace that spans of several objects are of."""
-    gather, weave = Gather(odd), WeaveCalls()
-    for place, written in objects:
-        document = as_chat(written)
+    gather = Gather(odd)
+    for place, document in objects:
         if is_otel(document):
             for span in spans_of_otel(document):
                 gather.put_span(span)
-        elif weave.put_call(document):
-            continue
+        elif is_weave(document):
+            gather.put_span(span_of_weave(document))
         elif is_mlflow(document):
             if (record := record_of_mlflow(document, place, odd)) is not None:
                 yield record
@@ -68,15 +65,13 @@ def _records(objects: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> Iter
         else:
             keys = ", ".join(list(document)[:5]) or "nothing"
             odd.count("objects that are no trace, left out", f"{place}, with {keys}")
-    for span in weave.spans():
-        gather.put_span(span)
     yield from gather.records()
 
 
 def documents(file: Path, odd: Odd) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Where each object is, and the object. What cannot be read is left out and counted."""
     objects = 0
-    for place, document in _of_list(file) if _head(file) == "[" else _of_lines(file, odd):
+    for place, document in _of_list(file, odd) if _is_list(file) else _of_lines(file, odd):
         if isinstance(document, Mapping):
             objects += 1
             yield place, document
@@ -86,16 +81,18 @@ def documents(file: Path, odd: Odd) -> Iterator[tuple[str, Mapping[str, Any]]]:
         raise SourceError("; ".join((f"{file}: no JSON object in it, expected traces", *odd.notes)))
 
 
-def _head(file: Path) -> str:
-    """The first character that is not blank."""
+def _is_list(file: Path) -> bool:
     head = head_of(file)
     if not head.strip():
         raise SourceError(f"{file}: the file is empty")
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1].decode("utf-8", "replace")
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
-def _of_list(file: Path) -> Iterator[tuple[str, object]]:
-    return ((f"element {n}", item) for n, item in enumerate(read_document(file), 1))
+def _of_list(file: Path, odd: Odd) -> Iterator[tuple[str, object]]:
+    items, wrong = read_document(file)
+    yield from ((f"element {n}", item) for n, item in enumerate(items, 1))
+    if wrong:
+        odd.count("lists that break off", f"after element {len(items)}")
 
 
 def _of_lines(file: Path, odd: Odd) -> Iterator[tuple[str, object]]:
