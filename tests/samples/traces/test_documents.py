@@ -47,9 +47,10 @@ def test_an_indented_object_that_breaks_off_takes_no_other_with_it(tmp_path):
     assert note == "objects that cannot be read, left out: 2, first line 1: it breaks off"
 
 
-def test_a_list_that_breaks_off_says_so(tmp_path):
-    with pytest.raises(SourceError, match="no JSON"):
-        objects_of(tmp_path, '[{"n": 1}, {"n": 2}, {"n"')
+def test_a_list_that_breaks_off_gives_what_came_before(tmp_path):
+    result, (note,) = objects_of(tmp_path, '[{"n": 1}, {"n": 2}, {"n"')
+    assert result == [{"n": 1}, {"n": 2}]
+    assert note == "lists that break off: 1, first after element 2"
 
 
 def test_binary_in_text_is_replaced_and_told(tmp_path):
@@ -60,7 +61,7 @@ def test_binary_in_text_is_replaced_and_told(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "the file is empty"), (" \n\n", "the file is empty"), ("1\n2\n", "no JSON object"), ("[", "no JSON: "),
+    [("", "the file is empty"), (" \n\n", "the file is empty"), ("1\n2\n", "no JSON object"), ("[", "no JSON object"),
      ("step 1 loss 2\n", "cannot be read")],
 )  # fmt: skip
 def test_what_holds_no_object_is_refused(tmp_path, text, says):

@@ -88,6 +88,7 @@ FILES = {
     "verl.jsonl": lambda: lines(json.dumps({"step": row["step"], "data": {"actor/entropy": 0.3}}) for row in ROWS),
     "trainer_state.json": lambda: json.dumps({"log_history": [row | {"epoch": 1.0} for row in ROWS], "a": 1}).encode(),
     "progress.csv": lambda: lines(["step,loss,timestamp", *(f"{i},{i / 7},2024-01-01T00:00:{i:02}" for i in STEPS)]),
+    "mlflow.csv": lambda: lines(["key,value,step", *(f"loss,{i / 7},{i}" for i in STEPS)]),
     "monitor.csv": lambda: lines(['#{"t_start": 1.0}', "r,l,t", *(f"{i / 2},{i + 1},{i / 10}" for i in STEPS)]),
     "verl.log": lambda: lines(f"(x) step:{i} - actor/entropy:0.{i} - critic/score:np.float64(0.{i})" for i in STEPS),
     "trl.log": lambda: lines(f"{i}%|#| {i}/30 [00:01\r\n{{'loss': 0.{i}, 'kl': 'nan', 'epoch': 0.{i}}}" for i in STEPS),

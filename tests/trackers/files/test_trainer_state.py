@@ -38,13 +38,22 @@ def test_training_and_evaluation_rows_share_steps(tmp_path, indent):
     assert run.notes == ("values that are no numbers, left out: 1, first 'note' at log_history[40]",)
 
 
+@pytest.mark.parametrize("cut", [0.3, 0.5, 0.77, 0.9])
+def test_a_file_that_breaks_off_is_read_so_far(tmp_path, cut):
+    text = json.dumps(STATE, indent=2)
+    run = run_of(tmp_path, text[: int(len(text) * cut)])
+    assert 5 < len(run.rows) < 40
+    assert run.notes[0] == "the file breaks off; what came before was read"
+    assert run.rows[5] == {"epoch": 0.5, "loss": 0.2, "kl": 0.05, "rewards/accuracy/mean": 0.5}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ('{"log_history": []}', "it: no metrics"),
         ('{"log_history": [{"step": 1}, 5]}', "log_history[1]: int given, expected an object with a step"),
-        ('{"log_history": [{"step": 1} oops ' + "x" * 50, "no JSON: Expecting ',' delimiter: line 1 column 30"),
-        ('{"log_history": [{"step": 1, "a": zzz, "b": 1}, {"step": 2}]}', "no JSON: Expecting value: line 1 column 35"),
+        ('{"log_history": [{"step": 1} oops ' + "x" * 50, "character 29: no JSON: Expecting ',' delimiter"),
+        ('{"log_history": [{"step": 1, "a": zzz, "b": 1}, {"step": 2}]}', "character 34: no JSON: Expecting value"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(tmp_path, text, message):

@@ -1,6 +1,7 @@
-"""CSV: a row a step, as loggers write it."""
+"""CSV: a row a step, as loggers write it, and the exports of TensorBoard, W&B and MLflow."""
 
 import csv
+import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -12,8 +13,6 @@ from tracker_diag.trackers.keys import CLOCKS, STEPS, put_records
 from tracker_diag.trackers.rows import Rows
 
 WORDS = {"true": 1.0, "false": 0.0}
-OWN = {*STEPS, *CLOCKS}
-"""Columns that are known in capitals too."""
 
 
 def delimiter(header: str) -> str:
@@ -22,19 +21,23 @@ def delimiter(header: str) -> str:
 
 
 def read_csv(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:
-    """A run from a table with a header, a column a metric.
+    """A run from a table with a header: a column a metric, or MLflow's export with columns key, value and step.
 
     An empty cell is no value. Without a column that says the step, rows are counted from 0.
     """
     rows = Rows(in_order=True)
-    put_records(rows, _records(read_table(file, rows, progress)), file)
+    put_records(rows, _records(file, read_table(file, rows, progress)), file)
     return rows.finish(source, padded=True)
 
 
-def _records(table: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[str, Mapping[str, object]]]:
+def _records(file: Path, table: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[str, Mapping[str, object]]]:
     _, header = next(table, (0, []))
-    stripped = [name.strip() for name in header]
-    names = [name.lower() if name.lower() in OWN else name for name in stripped]
+    lower = [name.strip().lower() for name in header]
+    if {"key", "value", "step"} <= set(lower):
+        key, value, step = (lower.index(name) for name in ("key", "value", "step"))
+        yield from ((f"line {line}", {"step": cell(row[step]), row[key]: cell(row[value])}) for line, row in table)
+        return
+    names = _names(file, [name.strip() for name in header], lower)
     for line, row in table:
         yield f"line {line}", {name: cell(text) for name, text in zip(names, row, strict=True) if name}
 
@@ -68,6 +71,19 @@ def read_table(
             rows.skip(wrong)
         else:
             rows.note(f"the last row, at line {line}, breaks off and was left out")
+
+
+def _names(file: Path, header: list[str], lower: list[str]) -> list[str]:
+    """The metric of each column, empty where it holds none."""
+    if lower == ["wall time", "step", "value"]:  # TensorBoard's export of one curve names it in the file's name
+        return ["wall time", "step", re.sub(r"^(.*-)?tag-", "", file.stem)]
+    own = {*STEPS, *CLOCKS}
+    names = [low if low in own else name for name, low in zip(header, lower, strict=True)]
+    # W&B's export of a panel: "<run> - <metric>", with its smallest and largest value next to it.
+    runs = {name.rpartition(" - ")[0] for name in names if name and name not in own}
+    if len(runs) == 1 and runs != {""}:
+        names = ["" if name.endswith(("__MIN", "__MAX")) else name.rpartition(" - ")[2] for name in names]
+    return names
 
 
 def cell(given: str) -> object:

@@ -68,14 +68,18 @@ def _of_verl(row: dict[str, Any]) -> dict[str, Any]:
 
 def read_trainer_state(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:  # noqa: ARG001  it is small
     """A run from `log_history`, whose training and evaluation rows share steps, or from a list of rows."""
-    document = read_document(file)
+    document, wrong = read_document(file)
     name = "row" if isinstance(document, list) else "log_history"
     whole = {name: document} if isinstance(document, list) else document
     history = whole.pop(name, None)
+    if wrong and not history:
+        raise SourceError(f"{file}: {wrong}")
     if not isinstance(history, list):
         known = ", ".join([*whole][:5])
         raise SourceError(f"{file}: a JSON object without log_history ({known}), expected a trainer_state.json")
     rows = Rows(in_order=True)
+    if wrong:
+        rows.note(f"{wrong}; what came before was read")
 
     def records() -> Iterator[tuple[str, Mapping[str, object]]]:
         for at, row in enumerate(history):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,31 @@ def read_objects(
         yield at, row if isinstance(row, dict) else SourceError(wrong), ended
 
 
-def read_document(file: Path) -> Any:
-    """The JSON object or list in `file`."""
+def read_document(file: Path) -> tuple[Any, str]:
+    """The JSON object or list in `file`, and what is wrong with it from some place on, else "".
+
+    Of a document that breaks off or is damaged all elements before that place are given.
+    """
+    text = ""
     try:
-        return _json(file.read_text(encoding="utf-8-sig"))
+        text = file.read_text(encoding="utf-8-sig")
+        return _json(text), ""
+    except JSONDecodeError as error:
+        head, msg = text[: error.pos], error.msg
     except (OSError, ValueError, RecursionError) as error:
         raise SourceError(f"{file}: no JSON: {one_line(error)}") from error
+    # Only what is at the very end can be a piece of something.
+    cut = msg.startswith("Unterminated string") or len(text) - len(head) < len("-Infinity")
+    wrong = "the file breaks off" if cut else f"character {len(head)}: no JSON: {msg}"
+    try:
+        document: Any = from_json(head, allow_partial=True)
+    except ValueError as error:
+        raise SourceError(f"{file}: {wrong}") from error
+    if not head.rstrip(" \t\r\n,").endswith(("}", "]", "[")):  # it ends within an element
+        last = document if isinstance(document, list) else next(reversed(document.values()), None)
+        if isinstance(last, list):
+            del last[-1:]
+    return document, wrong
 
 
 def _json(text: str) -> Any:
