@@ -1,7 +1,7 @@
 """Sample records: one mapping a sequence, as files and traces hold them, and the columns that `samples` takes."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from tracker_diag.samples.columns import NUMBERS, Columns
@@ -47,34 +47,28 @@ def columns_of(records: Sequence[Record]) -> tuple[Columns, Counter[str]]:
 
 def prompt_of(record: Record) -> str | None:
     """The prompt as text, of messages what the user says; None where the record has none."""
-    return _first_text(record, PROMPTS, _asked, _asked)
+    given = _first(record, PROMPTS)
+    if given is None:
+        given = messages_in(record.get("messages")) or None
+    if given is None or isinstance(given, str):
+        return given
+    prompt = split(given)[0]
+    return plain_text([message for message in prompt if message["role"] == "user"] or prompt)
 
 
 def text_of(record: Record) -> str | None:
     """The completion as text: of messages the last answer."""
-    return _first_text(record, TEXTS, answer, lambda whole: answer(split(whole)[1]))
+    given = _first(record, TEXTS)
+    if given is None and (messages := messages_in(record.get("messages"))):
+        given = split(messages)[1]
+    return given if given is None or isinstance(given, str) else answer(given)
 
 
-def _first_text(
-    record: Record,
-    names: Sequence[str],
-    part: Callable[[Sequence[Message]], str],
-    whole: Callable[[Sequence[Message]], str],
-) -> str | None:
-    """The first of `names` that is text or messages; else what `whole` reads of prompt and completion together."""
-    for name in names:
-        value = record.get(name)
-        if isinstance(value, str):
-            return value
-        if value and (messages := messages_in(value)):
-            return part(messages)
-    messages = messages_in(record.get("messages"))
-    return whole(messages) if messages else None
-
-
-def _asked(messages: Sequence[Message]) -> str:
-    prompt = split(messages)[0]
-    return plain_text([message for message in prompt if message["role"] == "user"] or prompt)
+def _first(record: Record, names: Sequence[str]) -> str | list[Message] | None:
+    """The first of `names` that is text or messages."""
+    values = (record.get(name) for name in names)
+    known = (value if isinstance(value, str) else messages_in(value) or None for value in values)
+    return next((value for value in known if value is not None), None)
 
 
 def messages_of(record: Record) -> tuple[list[Message], list[Message]]:

@@ -139,3 +139,8 @@ def test_the_order_in_which_spans_come_is_of_no_matter(seed):
     assert record_of(*spans) == (expected, ())
     orphans = [replace(item, parent="gone") if item.id == "root" else item for item in spans]
     assert record_of(*orphans)[0] == expected
+
+
+def test_a_span_whose_id_and_parent_are_empty_does_not_loop():
+    record, _ = record_of(span("", 0))
+    assert len(record["calls"]) == 1

@@ -6,7 +6,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracker_diag.report.console import cut, labelled
+from tracker_diag.report.console import add_rows, cut, labelled
 from tracker_diag.report.templates import rendered
 from tracker_diag.report.terminal import headline
 from tracker_diag.report.timeline import STYLE
@@ -17,7 +17,6 @@ from tracker_diag.samples.tools import tool_rows
 from tracker_diag.samples.traces.shown import tool_table
 from tracker_diag.stats.arrays import Float64Array
 
-LABELS = 12
 MOST = 10
 """Parts of the reward and tools that are shown."""
 BINS = 24
@@ -30,7 +29,7 @@ def on_screen(audit: Audit) -> RenderableType:
         f"{audit.samples.n:,} samples of {audit.prompts.different:,} prompts: {len(audit.findings) or 'nothing'} found"
     )
     head = Text.assemble(("tracker_diag: ", "dim"), (heading, f"bold {STYLE[worst] if worst else 'green'}"))
-    rows = labelled(LABELS)
+    rows = labelled(12)
     for finding in audit.findings:
         kind = finding.kind
         title = kind.title + (f" ({kind.rule})" if kind.rule else "")
@@ -51,8 +50,7 @@ def on_screen(audit: Audit) -> RenderableType:
         "but": [Text(cut(note, 200), style="yellow") for note in audit.notes],
     }
     for label, lines in sections.items():
-        for i, line in enumerate(lines):
-            rows.add_row("" if i else label, line)
+        add_rows(rows, label, lines)
     rows.add_row("to read", "--html shows suspicious samples with their texts")
     tools = tool_rows(audit.samples)[:MOST]
     return Group(head, rows, Text(), tool_table(tools)) if tools else Group(head, rows)

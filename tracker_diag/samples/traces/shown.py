@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracker_diag.report.console import cut, labelled
+from tracker_diag.report.console import add_rows, cut, labelled
 from tracker_diag.report.terminal import headline
 from tracker_diag.report.timeline import STYLE
 from tracker_diag.samples.tools import ToolRow
@@ -14,8 +14,6 @@ from tracker_diag.samples.traces.report import TraceReport
 
 MOST = 20
 """Tools that the table shows."""
-LABELS = 11
-NOT_KNOWN = "–"
 
 
 def on_screen(report: TraceReport) -> RenderableType:
@@ -28,7 +26,7 @@ def on_screen(report: TraceReport) -> RenderableType:
         parts += [Text(), tool_table(report.tools[:MOST]), Text()]
     if len(report.tools) > MOST:
         parts.append(Text(f"and {len(report.tools) - MOST} more tools; --json has them", style="dim"))
-    rows = labelled(LABELS)
+    rows = labelled(11)
     rows.add_row("all traces", ", ".join(f"{name} {value:.3g}" for name, value in report.totals.items()))
     if report.summary is None:
         rows.add_row("rules", "they look at training steps, and no trace has one; name the run with --run")
@@ -39,8 +37,7 @@ def on_screen(report: TraceReport) -> RenderableType:
             place = f" on {finding.slice}" if finding.slice != "all" else ""
             line = f"{finding.rule.id}{place}, step {finding.onset}: {finding.summary}"
             rows.add_row("", Text(cut(line, 150), style=STYLE[finding.severity]))
-    for heading, note in zip(("but", *[""] * len(report.notes)), report.notes, strict=False):
-        rows.add_row(heading, Text(cut(note, 200), style="yellow"))
+    add_rows(rows, "but", (Text(cut(note, 200), style="yellow") for note in report.notes))
     return Group(*parts, rows)
 
 
@@ -52,11 +49,7 @@ def tool_table(tools: Sequence[ToolRow]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in tools:
         shares = (row.failed, row.timeout, row.malformed, row.truncated)
-        times = (row.p50, row.p95)
-        table.add_row(
-            Text(cut(row.tool, 40)),
-            f"{row.calls:,}",
-            *(NOT_KNOWN if share is None else f"{100 * share:.3g} %" for share in shares),
-            *(NOT_KNOWN if seconds is None else f"{seconds:.3g} s" for seconds in times),
-        )
+        cells = ["–" if share is None else f"{100 * share:.3g} %" for share in shares]
+        cells += ["–" if seconds is None else f"{seconds:.3g} s" for seconds in (row.p50, row.p95)]
+        table.add_row(Text(cut(row.tool, 40)), f"{row.calls:,}", *cells)
     return table

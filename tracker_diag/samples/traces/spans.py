@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from tracker_diag.samples.columns import Columns
+
 Kind: TypeAlias = Literal["tool", "agent", "llm", "other"]
 
 KINDS: dict[str, Kind] = {
@@ -22,10 +24,8 @@ STEP_KEYS = (
     "step", "training_step", "train_step", "global_step", "train/global_step", "trainer/global_step", "diag.step"
 )  # fmt: skip
 RUN_KEYS = ("run_id", "mlflow.sourceRun", "training_run_id")
-GIVEN = (
-    "reward", "advantage", "success", "correct", "verifier", "judge", "human", "length", "truncated", "void_turns",
-    "logprob", "group", "env", "components", "policy_version", "scorer_error",
-)  # fmt: skip
+OTHERS = {"retokenised", "turns", "calls", "text", "tokens"}
+GIVEN = tuple(name for name in Columns.__annotations__ if name not in OTHERS)
 """Columns of `samples` that an attribute of a span or a trace may give, by this name or as `diag.<name>`."""
 
 READ = {*GIVEN, *(f"diag.{name}" for name in GIVEN), *STEP_KEYS, *RUN_KEYS}
