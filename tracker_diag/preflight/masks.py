@@ -1,7 +1,6 @@
 """The mask audit: what is trained on, in one real batch, against what the policy has sampled."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,7 @@ from tracker_diag.stats.arrays import BoolArray, IntArray
 from tracker_diag.tensors.batch import running_count
 from tracker_diag.tensors.given import flags_of, ids_of, unified
 
-PADDING, PROMPT, TOOLS = "mask_padding", "mask_prompt", "mask_tools"
-COVERAGE, END = "mask_coverage", "mask_end"
-NAMES = (PADDING, PROMPT, TOOLS, COVERAGE, END)
+NAMES = PADDING, PROMPT, TOOLS, COVERAGE, END = "mask_padding", "mask_prompt", "mask_tools", "mask_coverage", "mask_end"
 
 MASKS = ("loss_mask", "attention_mask", "response_mask", "model_mask")
 LEAST = 0.5
@@ -43,24 +40,8 @@ LEAKS = {
 """Tokens that the loss should leave out: what they are, what to do where it does not, and what to give."""
 
 
-@dataclass(frozen=True)
-class Audited:
-    """A batch, flattened to (N,) on the host; what was not given is None."""
-
-    loss: BoolArray
-    sequence: IntArray
-    """Which sequence a token is of: 0, 0, …, 1, 1, …"""
-    ids: IntArray | None
-    attended: BoolArray | None
-    """False on padding."""
-    sampled: BoolArray | None
-    """The model's tokens, or where only the response is known, all of it."""
-    left_out: Mapping[str, BoolArray | None]
-    """Tokens of each kind of `LEAKS`."""
-
-
-def audited(batch: Mapping[str, Any], pad_id: int | None) -> Audited:
-    """What `batch` holds of masks and ids, (B, T) or (N,) with `sequence_ids`; it has a `loss_mask`."""
+def _flat(batch: Mapping[str, Any]) -> tuple[dict[str, Any], IntArray]:
+    """Masks and ids of `batch`, (B, T) or (N,) with `sequence_ids`, as (N,) on the host; and each token's sequence."""
     names = (*MASKS, "token_ids")
     arrays = unified({name: batch[name] for name in (*names, "sequence_ids") if name in batch}, names, ())
     arrays = {name: value.cpu().numpy() if hasattr(value, "cpu") else value for name, value in arrays.items()}
@@ -70,25 +51,12 @@ def audited(batch: Mapping[str, Any], pad_id: int | None) -> Audited:
             raise BatchError(name, f"shape {value.shape}", f"{shape}, as loss_mask has")
     if not np.prod(shape):
         raise BatchError("loss_mask", f"shape {shape}", "one token or more")
-    loss = flags_of("loss_mask", arrays["loss_mask"], True)
-    attended, response, model = (flags_of(name, arrays[name], True) if name in arrays else None for name in MASKS[1:])
-    ids = ids_of("token_ids", arrays["token_ids"]).astype(np.int64) if "token_ids" in arrays else None
-    if "sequence_ids" in arrays:
-        sequence = np.cumsum(np.diff(arrays["sequence_ids"], prepend=arrays["sequence_ids"][0]) != 0)
-    else:
-        sequence = np.repeat(np.arange(shape[0]), shape[1])
-    if response is None and model is not None:  # from a sequence's first sampled token on, as `observe` has it
-        response = model | (running_count(model, sequence) > 0)
-        response = response if attended is None else response & attended
-    padding = ~attended if attended is not None else None if ids is None or pad_id is None else ids == pad_id
-    others = tools = None
-    if response is not None:
-        real = attended if attended is not None else running_count(response, sequence) == 0  # padding may come after it
-        others = ~response & real
-        tools = response & ~model if model is not None and (response & ~model).any() else None
-    left_out = {PADDING: padding, PROMPT: others, TOOLS: tools}
-    sampled = model if model is not None else response
-    return Audited(loss, sequence.astype(np.int64), ids, attended, sampled, left_out)
+    flat = {name: flags_of(name, arrays[name], True) for name in MASKS if name in arrays}
+    if "token_ids" in arrays:
+        flat["token_ids"] = ids_of("token_ids", arrays["token_ids"])
+    if "sequence_ids" not in arrays:
+        return flat, np.repeat(np.arange(shape[0]), shape[1])
+    return flat, np.cumsum(np.diff(arrays["sequence_ids"], prepend=arrays["sequence_ids"][0]) != 0)
 
 
 def mask_checks(batch: Mapping[str, Any], pad_id: int | None = None, eos_id: int | None = None) -> Iterator[Check]:
@@ -96,62 +64,73 @@ def mask_checks(batch: Mapping[str, Any], pad_id: int | None = None, eos_id: int
     if batch.get("loss_mask") is None:
         yield from (unchecked(name, "no loss_mask in the batch", GIVE) for name in NAMES)
         return
-    given = audited(batch, pad_id if pad_id != eos_id else None)
-    if not given.loss.any():
-        reason = f"the loss_mask is 0 on all {len(given.loss):,} tokens: nothing is trained"
+    flat, sequence = _flat(batch)
+    loss, attended, response, model, ids = map(flat.get, (*MASKS, "token_ids"))
+    if not loss.any():
+        reason = f"the loss_mask is 0 on all {len(loss):,} tokens: nothing is trained"
         do = "look whether all sequences were cut, or the mask is inverted or of another type"
         yield failed(COVERAGE, reason, do)
         others = (name for name in NAMES if name != COVERAGE)
         yield from (unchecked(name, f"{COVERAGE} failed", f"fix {COVERAGE} first") for name in others)
         return
-    yield from (_leak(name, given) for name in LEAKS)
-    yield _coverage(given)
-    yield _end(given, pad_id, eos_id)
+    if response is None and model is not None:  # from a sequence's first sampled token on, as `observe` has it
+        response = model | (running_count(model, sequence) > 0)
+        response = response if attended is None else response & attended
+    left_out: dict[str, BoolArray | None] = dict.fromkeys(LEAKS)
+    if attended is not None:
+        left_out[PADDING] = ~attended
+    elif ids is not None and pad_id is not None and pad_id != eos_id:
+        left_out[PADDING] = ids == pad_id
+    if response is not None:
+        real = attended if attended is not None else running_count(response, sequence) == 0  # padding may come after it
+        left_out[PROMPT] = ~response & real
+        if model is not None and (response & ~model).any():
+            left_out[TOOLS] = response & ~model
+    yield from (_leak(name, wrong, loss, sequence) for name, wrong in left_out.items())
+    yield _coverage(loss, response if model is None else model, sequence)
+    if eos_id is None or ids is None:
+        yield unchecked(END, "the end of a response is not known", "give eos_id=... and token_ids in the batch")
+        return
+    ends = (running_count(loss, sequence) > 0) & (ids == eos_id)
+    first = ends & (running_count(ends, sequence) == 1)
+    yield _end(loss, first if attended is None or pad_id == eos_id else first & attended, sequence, eos_id, pad_id)
 
 
-def _leak(name: str, batch: Audited) -> Check:
+def _leak(name: str, wrong: BoolArray | None, loss: BoolArray, sequence: IntArray) -> Check:
     """Fails if any token is trained on that should be left out."""
-    wrong, (what, do, give) = batch.left_out[name], LEAKS[name]
+    what, do, give = LEAKS[name]
     if wrong is None:
         return unchecked(name, f"no token is known to be {what}", give)
-    trained = wrong & batch.loss
-    n, total = int(trained.sum()), int(batch.loss.sum())
+    trained = wrong & loss
+    n, total = int(trained.sum()), int(loss.sum())
     if not n:
         return passed(name, f"none of {total:,} trained tokens is {what}", trained=total)
     first = int(np.flatnonzero(trained)[0])
-    sequence = batch.sequence[first]
-    where = f"first in sequence {sequence}, at token {first - int(np.searchsorted(batch.sequence, sequence))}"
+    where = f"first in sequence {sequence[first]}, at token {first - int(np.searchsorted(sequence, sequence[first]))}"
     return failed(name, f"{n:,} of {total:,} trained tokens are {what}, {where}", do, wrong=n, trained=total)
 
 
-def _coverage(batch: Audited) -> Check:
-    sampled = batch.sampled
+def _coverage(loss: BoolArray, sampled: BoolArray | None, sequence: IntArray) -> Check:
     if sampled is None:
         return unchecked(COVERAGE, "nothing says which tokens were sampled", AUTHORS)
-    kept = np.isin(batch.sequence, np.unique(batch.sequence[batch.loss]))  # cut sequences may be left out whole
+    kept = np.isin(sequence, np.unique(sequence[loss]))  # cut sequences may be left out whole
     for by, side in ((1, "late"), (-1, "early")):
-        moved = np.roll(sampled, by) & (np.roll(batch.sequence, by) == batch.sequence)
-        if (batch.loss != sampled)[kept].any() and np.array_equal(batch.loss[kept], moved[kept]):
+        moved = np.roll(sampled, by) & (np.roll(sequence, by) == sequence)
+        if (loss != sampled)[kept].any() and np.array_equal(loss[kept], moved[kept]):
             do = "logits at position t are about token t + 1: shift the mask with the labels, or neither"
             return failed(COVERAGE, f"loss_mask is the mask of sampled tokens, one token {side}", do)
-    covered, total = int((batch.loss & sampled).sum()), int((sampled & kept).sum())
+    covered, total = int((loss & sampled).sum()), int((sampled & kept).sum())
     reason = f"the loss covers {covered:,} of {total:,} sampled tokens of the sequences that it takes"
     do = "look whether loss_mask is inverted, shifted, or of another batch"
     return judged(COVERAGE, reason, [(covered < LEAST * total, reason, do)], covered=covered, sampled=total)
 
 
-def _end(batch: Audited, pad_id: int | None, eos_id: int | None) -> Check:
-    if eos_id is None or batch.ids is None:
-        return unchecked(END, "the end of a response is not known", "give eos_id=... and token_ids in the batch")
-    ends = (running_count(batch.loss, batch.sequence) > 0) & (batch.ids == eos_id)
-    first = ends & (running_count(ends, batch.sequence) == 1)
-    if batch.attended is not None and pad_id != eos_id:
-        first &= batch.attended
-    ended, trained = int(first.sum()), int((first & batch.loss).sum())
+def _end(loss: BoolArray, ends: BoolArray, sequence: IntArray, eos_id: int, pad_id: int | None) -> Check:
+    """Whether the loss covers `ends`, the first end token of each response."""
+    ended, trained = int(ends.sum()), int((ends & loss).sum())
     if not ended:
-        total = len(np.unique(batch.sequence[batch.loss]))
         do = "raise the limit of tokens, or see whether eos_id is the token that the chat template ends a turn with"
-        return failed(END, f"none of {total} responses has the end token {eos_id}", do)
+        return failed(END, f"none of {len(np.unique(sequence[loss]))} responses has the end token {eos_id}", do)
     reason = f"the end token is trained in {trained} of the {ended} responses that have it"
     if trained < ended:
         same = pad_id == eos_id
