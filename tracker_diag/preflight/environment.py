@@ -91,7 +91,8 @@ class Course:
     def _course(self) -> Iterator[Check]:
         made_here = not hasattr(self.env, "step") or isinstance(self.env, type)
         env = within(self.seconds, self.env, lambda: "what makes the environment") if made_here else self.env
-        env = adapted(env)
+        if any(kind.__module__.partition(".")[0] in {"openenv", "openenv_core"} for kind in type(env).__mro__):
+            env = AsGymnasium(env)
         if missing := [name for name in ("reset", "step") if not callable(getattr(env, name, None))]:
             reason = f"{type(env).__name__} has no {' and no '.join(missing)}"
             raise Broken(reason, "give an environment with reset() and step(action)")
@@ -282,21 +283,13 @@ class AsGymnasium:
         self.env = env
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
-        return _observation(self.env.reset(**given)), {}
+        result = self.env.reset(**given)
+        return getattr(result, "observation", result), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         result = self.env.step(action)
-        return _observation(result), float(result.reward or 0.0), bool(result.done), False, {}
+        seen = getattr(result, "observation", result)
+        return seen, float(result.reward or 0.0), bool(result.done), False, {}
 
     def close(self) -> None:
         self.env.close()
-
-
-def adapted(env: Any) -> Any:
-    """`env` itself, or if its class is of OpenEnv, as one of Gymnasium."""
-    ours = any(kind.__module__.partition(".")[0] in {"openenv", "openenv_core"} for kind in type(env).__mro__)
-    return AsGymnasium(env) if ours else env
-
-
-def _observation(result: Any) -> Any:
-    return getattr(result, "observation", result)

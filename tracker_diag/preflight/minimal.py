@@ -65,19 +65,13 @@ def ranking_check(rewards: Any, success: Any, groups: Any) -> Check:
 
 def repeated_check(evaluate: Callable[[], Any], seconds: float = 30.0) -> Check:
     """Whether two evaluations of one checkpoint give the same score; each may take `seconds`."""
-    scores = [
-        within(seconds, lambda: float(evaluate()), lambda: "evaluate", "call it by hand, and print its score")
-        for _ in range(2)
-    ]
-    first, second = scores
+    by_hand = "call it by hand, and print its score"
+    first, second = scores = [within(seconds, lambda: float(evaluate()), lambda: "evaluate", by_hand) for _ in range(2)]
     reason = f"two evaluations of one checkpoint give {first:.4g} and {second:.4g}"
+    do = "fix seed, temperature and order of tasks, or evaluate on more of them; smaller changes mean nothing"
     flaws: list[Flaw] = [
         (not all(map(math.isfinite, scores)), reason, "find which task gives no score"),
-        (
-            abs(first - second) > NOISE * max(1.0, abs(first)),
-            reason,
-            "fix seed, temperature and order of tasks, or evaluate on more of them; smaller changes mean nothing",
-        ),
+        (abs(first - second) > NOISE * max(1.0, abs(first)), reason, do),
     ]
     return judged(REPEATS, reason, flaws, first=first, second=second)
 

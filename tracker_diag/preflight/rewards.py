@@ -86,6 +86,7 @@ def histogram_check(rewards: Any) -> Check:
     reason = (
         f"{n} rewards from {values.min():.3g} to {values.max():.3g}, mean {values.mean():.3g}, {zero:.0%} of them 0"
     )
+    far = f"{reason}; the furthest is {furthest:.0f} times as far from the median as they are on average"
     scorer = "print what the scorer is given, and what it returns for a right and a wrong answer"
     harder = "harder tasks, or a reward that ranks good answers"
     flaws: list[Flaw] = [
@@ -93,11 +94,7 @@ def histogram_check(rewards: Any) -> Check:
         (values.min() == values.max(), f"all {n} rewards are {values[0]:.3g}: nothing can be learnt from them", scorer),
         (zero > MOSTLY, reason, "easier tasks, a curriculum or intermediate rewards, before any training"),
         (most > MOSTLY, f"{most:.0%} of {n} rewards are the maximum, {values.max():.3g}", harder),
-        (
-            n >= FEWEST and furthest > FURTHEST,
-            f"{reason}; the furthest is {furthest:.0f} times as far from the median as they are on average",
-            "clip or normalise the reward: a few samples would make the update",
-        ),
+        (n >= FEWEST and furthest > FURTHEST, far, "clip or normalise the reward: a few samples would make the update"),
     ]
     return judged(HISTOGRAM, reason, flaws, **shares | {"n": n, "furthest": furthest})
 
@@ -150,24 +147,23 @@ def extremes_check(advantage: Callable[[Float64Array, Any], Any], seconds: float
     """Whether `advantage`, from rewards (n,) and group ids (n,) to advantages (n,), bears the groups of `EXTREME`."""
     rows = np.array([*EXTREME.values()])
     ids = np.repeat(np.arange(len(rows)), rows.shape[1])
-    given = within(
-        seconds,
-        lambda: np.asarray(advantage(rows.ravel().copy(), ids.copy()), dtype=float),
-        lambda: "advantage",
-        "call it by hand with groups of equal rewards",
-    )
+
+    def call() -> Float64Array:
+        return np.asarray(advantage(rows.ravel().copy(), ids.copy()), dtype=float)
+
+    given = within(seconds, call, lambda: "advantage", "call it by hand with groups of equal rewards")
     if given.shape != (rows.size,):
         return failed(EXTREMES, f"advantage gave shape {given.shape}, expected ({rows.size},)", "return one a sample")
     largest = dict(zip(EXTREME, np.abs(given.reshape(rows.shape)).max(1).tolist(), strict=True))
     most = max(largest.values())
     constant = "add a small constant to the standard deviation that is divided by"
+    clip = "clip or normalise rewards or advantages"
     flaws: list[Flaw] = [
-        (not math.isfinite(size), f"{name} gives advantages that are NaN or infinite", constant)
-        for name, size in largest.items()
-    ]
-    flaws += [
-        (size > LARGEST, f"{name} gives an advantage of {size:.3g}", "clip or normalise rewards or advantages")
-        for name, size in largest.items()
+        *(
+            (not math.isfinite(size), f"{name} gives advantages that are NaN or infinite", constant)
+            for name, size in largest.items()
+        ),
+        *((size > LARGEST, f"{name} gives an advantage of {size:.3g}", clip) for name, size in largest.items()),
     ]
     return judged(EXTREMES, f"advantages stay finite, the largest is {most:.3g}", flaws, largest=most)
 

@@ -50,12 +50,9 @@ def sampler_checks(batch: Mapping[str, Any]) -> Iterator[Check]:
         given["old_logprobs"] = given.pop("logprobs")
     if not {"response_mask", "model_mask"} & given.keys() and batch.get("loss_mask") is not None:
         given["model_mask"] = batch["loss_mask"]
-    lacking = ""
-    if not {"response_mask", "model_mask"} & given.keys():
-        lacking = "no mask says what was sampled"
-    elif not any({new, old} <= given.keys() for new, old in PAIRS.values()):
-        lacking = "no two log-probabilities that are compared"
-    if lacking:
+    masked = bool({"response_mask", "model_mask"} & given.keys())
+    if not (masked and any({new, old} <= given.keys() for new, old in PAIRS.values())):
+        lacking = "no two log-probabilities that are compared" if masked else "no mask says what was sampled"
         yield from (unchecked(name, lacking, GIVE) for name in NAMES)
         return
     tensors = TokenBatch.validated(**given)
@@ -92,22 +89,17 @@ def _step0(tensors: TokenBatch, again: Any) -> Check:
     limit, why = _limit(again, trainer, model)
     placeholders = float(((sampler == 0) & (trainer < -PLACEHOLDER)).mean())
     reason = f"p95 |log-ratio| is {p95:.2g} nat, the largest {largest:.2g}, over {n:,} tokens; {why}"
+    zeros = f"{placeholders:.1%} of the sampler's log-probabilities are exactly 0"
+    mask = "they are placeholders of tokens that nobody scored: tool output, padding, a skipped prefix; mask them"
     compare = (
         "compare the two on one sequence: same ids, temperature, weights, dtype and chat template, softmax in 32 bits; "
         "no top_p or penalty in the sampler's log-probabilities"
     )
+    find = "find that token: padding, a tool's, a token that the template inserted, or an overflow"
     flaws = [
-        (
-            placeholders > PLACEHOLDERS,
-            f"{placeholders:.1%} of the sampler's log-probabilities are exactly 0",
-            "they are placeholders of tokens that nobody scored: tool output, padding, a skipped prefix; mask them",
-        ),
+        (placeholders > PLACEHOLDERS, zeros, mask),
         (p95 > limit, reason, compare),
-        (
-            largest > IMPOSSIBLE,
-            reason,
-            "find that token: padding, a tool's, a token that the template inserted, or an overflow",
-        ),
+        (largest > IMPOSSIBLE, reason, find),
     ]
     sums = WeightSums.summed(ratio)
     values = {"p95": p95, "max": largest, "k3": float(sums.kl_k3), "ess": float(sums.ess), "n": n, "limit": limit}

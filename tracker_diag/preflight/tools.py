@@ -70,16 +70,14 @@ def tool_checks(
                 answers.append(answer)
             took[i] = time.monotonic() - began
 
-    threads = [
-        threading.Thread(target=work, name="tracker_diag preflight tool", daemon=True)
-        for _ in range(min(concurrency, calls))
-    ]
+    n = min(concurrency, calls)
+    threads = [threading.Thread(target=work, name="tracker_diag preflight tool", daemon=True) for _ in range(n)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
     done, failures = dict(took), dict(wrong)  # threads that are left behind may write more
-    yield _verdict([*done.values()], [*failures.values()], calls, len(threads), seconds)
+    yield _verdict([*done.values()], [*failures.values()], calls, n, seconds)
     yield outputs_check([*answers])
 
 
@@ -112,7 +110,7 @@ def _verdict(took: list[float], wrong: list[str], calls: int, concurrency: int, 
         p50, p95, most = map(float, np.quantile(took, [0.5, 0.95, 1.0]))
         values |= {"p50_seconds": p50, "p95_seconds": p95, "max_seconds": most}
         reason += f"; they took {p50:.2g} s in the median, {p95:.2g} s at p95, {most:.2g} s at most"
-    most_often, times = max(Counter(wrong).items(), key=lambda item: item[1], default=("", 0))
+    most_often, times = next(iter(Counter(wrong).most_common(1)), ("", 0))
     workers = "give the tool a time-out of its own and more workers, or the trainer fewer episodes at once"
     habits = "fix the tool, or its limits of rate and connections, before any training: failures become habits"
     flaws: list[Flaw] = [
@@ -137,9 +135,8 @@ def outputs_check(answers: Sequence[Any]) -> Check:
         (len(forms) > 1, reason, same),
         (longest > LONGEST_ANSWER, f"its longest answer has {longest:.0f} times the length of the median", cut),
     ]
-    return judged(
-        OUTPUTS, f"all {len(answers)} answers are {next(iter(forms))}", flaws, forms=len(forms), longest=longest
-    )
+    good = f"all {len(answers)} answers are {next(iter(forms))}"
+    return judged(OUTPUTS, good, flaws, forms=len(forms), longest=longest)
 
 
 def _form(answer: Any) -> str:

@@ -18,8 +18,8 @@ WORDS = {"true": 1.0, "yes": 1.0, "pass": 1.0, "false": 0.0, "no": 0.0, "fail": 
 OTHERS = ("group", "env", "scorer_error", "policy_version", "calls")
 
 
-def columns_of(records: Sequence[Record]) -> tuple[Columns, Counter[str]]:
-    """What `samples` takes of `records`, and how many values of which column are left out, being no numbers."""
+def columns_of(records: Sequence[Record]) -> tuple[Columns, tuple[str, ...]]:
+    """What `samples` takes of `records`, and a sentence for each column of which values are left out."""
     odd: Counter[str] = Counter()
     columns: dict[str, Any] = {}
     for name in NUMBERS:
@@ -42,7 +42,8 @@ def columns_of(records: Sequence[Record]) -> tuple[Columns, Counter[str]]:
     texts = [text_of(record) for record in records]
     if any(text is not None for text in texts):
         columns["text"] = texts
-    return cast("Columns", columns), odd
+    notes = tuple(f"values of {name} that are no numbers, left out: {n}" for name, n in odd.items() if n)
+    return cast("Columns", columns), notes
 
 
 def prompt_of(record: Record) -> str | None:

@@ -111,7 +111,7 @@ def audit(samples: Path | str, evaluation: Path | str | None = None, *, rules: O
     rows, notes = read_records(Path(samples))
     records = [*answers(rows)]
     held_out, more = read_records(Path(evaluation)) if evaluation else (None, ())
-    columns, odd = columns_of(records)
+    columns, no_numbers = columns_of(records)
     if "reward" not in columns:
         given = ", ".join(map(str, list(records[0])[:12])) or "nothing"
         raise SourceError(f"{samples}: no reward: its records have {given}; expected a number under `reward`")
@@ -127,7 +127,6 @@ def audit(samples: Path | str, evaluation: Path | str | None = None, *, rules: O
     checked = {name: check(scored) for name, check in CHECKS.items()}
     blind = {name: reported for name, reported in checked.items() if isinstance(reported, str)}
     findings = [finding for reported in checked.values() if not isinstance(reported, str) for finding in reported]
-    no_numbers = (f"values of {name} that are no numbers, left out: {n}" for name, n in odd.items() if n)
     return Audit(
         source=str(samples),
         samples=table,

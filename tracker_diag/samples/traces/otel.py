@@ -35,7 +35,7 @@ FAILED = {2, "2", "STATUS_CODE_ERROR", "ERROR"}
 
 NANO = 1e9
 OPENINFERENCE = re.compile(r"llm\.(input|output)_messages\.(\d+)\.message\.(.+)")
-_CALL = re.compile(r"tool_calls\.(\d+)\.tool_call\.(id|function\.name|function\.arguments)")
+_CALL = re.compile(r"tool_calls\.(\d+)\.tool_call\.(?:function\.)?(id|name|arguments)")
 _TEXT = re.compile(r"contents\.(\d+)\.message_content\.text")
 
 
@@ -121,27 +121,24 @@ def _openinference(attributes: Mapping[str, Any]) -> dict[str, list[dict[str, An
     """Messages that OpenInference has spread over attributes, such as `llm.input_messages.0.message.role`."""
     sides: dict[str, dict[int, dict[str, Any]]] = {"input": defaultdict(dict), "output": defaultdict(dict)}
     for key, value in attributes.items():
-        if not (at := OPENINFERENCE.fullmatch(key)):
-            continue
-        message = sides[at[1]][int(at[2])]
-        if call := _CALL.fullmatch(at[3]):
-            tool_call = message.setdefault("tool_calls", {}).setdefault(int(call[1]), {"function": {}})
-            if call[2] == "id":
-                tool_call["id"] = value
-            else:
-                tool_call["function"][call[2].removeprefix("function.")] = value
-        elif text := _TEXT.fullmatch(at[3]):
-            message.setdefault("texts", {})[int(text[1])] = value
-        else:
-            message[at[3]] = value
+        if at := OPENINFERENCE.fullmatch(key):
+            sides[at[1]][int(at[2])][at[3]] = value
     return {side: [_message(messages[place]) for place in sorted(messages)] for side, messages in sides.items()}
 
 
-def _message(fields: dict[str, Any]) -> dict[str, Any]:
-    message = {"role": "user", **fields}
-    for name, key in (("tool_calls", "tool_calls"), ("texts", "content")):
-        if name in fields:
-            message[key] = [fields[name][place] for place in sorted(fields[name])]
+def _message(fields: Mapping[str, Any]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "user"}
+    calls, texts = defaultdict[int, dict[str, Any]](dict), dict[int, Any]()
+    for key, value in fields.items():
+        if call := _CALL.fullmatch(key):
+            calls[int(call[1])][call[2]] = value
+        elif text := _TEXT.fullmatch(key):
+            texts[int(text[1])] = value
+        else:
+            message[key] = value
+    for key, parts in (("tool_calls", calls), ("content", texts)):
+        if parts:
+            message[key] = [parts[place] for place in sorted(parts)]
     return message
 
 
@@ -214,9 +211,9 @@ def _assessments(given: Iterable[Mapping[str, Any]], trace: str, odd: Odd) -> di
     columns: dict[str, Any] = {}
     for assessment in given:
         value = mapping(assessment.get("feedback")).get("value")
-        name = str(assessment.get("assessment_name"))
         if value is None or assessment.get("valid") is False:
             continue
+        name = str(assessment.get("assessment_name"))
         column = name if name in GIVEN else BY_SOURCE.get(mapping(assessment.get("source")).get("source_type", ""), "")
         if not column or column in columns:
             odd.count("assessments after the first one of their kind, left out", f"{name} of {trace}")

@@ -97,12 +97,11 @@ def read_traces(
     del columns  # of all calls, which the next lines do not need
     totals = aggregates(samples)
     metrics = run.rows if run else None
-    summary = judge_samples(records, shown, metrics, rules=rules, catalog=catalog, essential_tools=essential_tools)
     return TraceReport(
         shown,
         records,
         tool_rows(samples),
         {name: totals[name] for name in TOTALS if name in totals},
-        summary,
-        (*odd.notes, *(f"values of {name} that are no numbers, left out: {n}" for name, n in no_numbers.items() if n)),
+        judge_samples(records, shown, metrics, rules=rules, catalog=catalog, essential_tools=essential_tools),
+        (*odd.notes, *no_numbers),
     )
