@@ -65,7 +65,8 @@ def mask_checks(batch: Mapping[str, Any], pad_id: int | None = None, eos_id: int
         yield from (unchecked(name, "no loss_mask in the batch", GIVE) for name in NAMES)
         return
     flat, sequence = _flat(batch)
-    loss, attended, response, model, ids = map(flat.get, (*MASKS, "token_ids"))
+    loss: BoolArray = flat["loss_mask"]
+    attended, response, model, ids = map(flat.get, (*MASKS[1:], "token_ids"))
     if not loss.any():
         reason = f"the loss_mask is 0 on all {len(loss):,} tokens: nothing is trained"
         do = "look whether all sequences were cut, or the mask is inverted or of another type"

@@ -63,8 +63,9 @@ class SampleIntake:
 
     def put_columns(self, columns: Mapping[str, Any]) -> None:
         """Take in one call."""
-        given = {name: value for name, value in columns.items() if value is not None}
-        new = Samples.from_columns(cast("Columns", given), texts=self._texts)
+        self._add(Samples.from_columns(cast("Columns", columns), texts=self._texts))
+
+    def _add(self, new: Samples) -> None:
         self._incoming = new if self._incoming is None else self._incoming.merged(new)
 
     def gather(self) -> bool:
@@ -78,8 +79,7 @@ class SampleIntake:
                 if self._incoming is not None and not self._ranks.leads:
                     self._ranks.send(self._incoming.state_dict())
                 for state in self._ranks.received():
-                    theirs = Samples.from_state(state)
-                    self._incoming = theirs if self._incoming is None else self._incoming.merged(theirs)
+                    self._add(Samples.from_state(state))
         return bool(self)
 
     def taken(self, step: int) -> Taken:
@@ -104,7 +104,7 @@ class SampleIntake:
 
     def tables(self, *, noticed: bool = False, step: int | None = None, last: bool = False) -> list[Table]:
         """The table of the last samples: every so often, where an incident is `noticed` at their `step`, at the end."""
-        if self._of_step is None or self._of_step[1].n == 0:
+        if self._of_step is None:
             return []
         at, samples = self._of_step
         new = at == step and at != self._table_at

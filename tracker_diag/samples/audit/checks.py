@@ -123,9 +123,8 @@ class Scored:
         """A finding; rows to read are those with the highest reward in `among`."""
         places = np.flatnonzero(among)
         reward = np.nan_to_num(self.samples["reward"][places], nan=-np.inf)
-        return AuditFinding(
-            name, KINDS[name].severity, summary, tuple(places[np.argsort(-reward, kind="stable")[:SHOWN]].tolist())
-        )
+        highest = places[np.argsort(-reward, kind="stable")[:SHOWN]]
+        return AuditFinding(name, KINDS[name].severity, summary, tuple(highest.tolist()))
 
     def as_right(self, word: str) -> str:
         """`word`, and whom the samples are held against."""
