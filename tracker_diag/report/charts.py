@@ -18,8 +18,6 @@ POSITIVE = 0.9
 """Share of a curve's values that must be above 0 for a logarithmic scale."""
 SPAN = 1e-15
 """The lowest value of a logarithmic scale, as part of its highest; what is below is drawn at the edge."""
-TICKS = 2
-"""Of an axis, at least."""
 MOST_POWERS = 5
 """Powers of ten on a logarithmic axis."""
 FEWEST = 5
@@ -42,10 +40,6 @@ class Line:
     steps: Sequence[float]
     values: Sequence[float]
     path: str
-
-    @property
-    def last(self) -> float:
-        return self.values[-1]
 
 
 @dataclass(frozen=True)
@@ -71,11 +65,10 @@ class Chart:
     @property
     def in_words(self) -> str:
         """For a screen reader: where each curve begins, its extremes and where it ends."""
-        texts = [
-            f"{line.name} from {digits(line.values[0])}, between {digits(min(line.values))} and "
-            f"{digits(max(line.values))}, to {digits(line.last)}"
-            for line in self.lines
-        ]
+        texts = []
+        for line in self.lines:
+            begin, low, high, end = map(digits, (line.values[0], min(line.values), max(line.values), line.values[-1]))
+            texts.append(f"{line.name} from {begin}, between {low} and {high}, to {end}")
         return "; ".join(texts).strip()
 
     @property
@@ -117,14 +110,14 @@ def chart(
         before: the step before which the first curve was as usual; None for no band.
     """
     thin = [(name, color, *_thinned(points, ends)) for name, color, points in curves]
-    drawn = [(name, color, steps, values) for name, color, steps, values in thin if values]
-    everything = [value for *_, values in drawn for value in values]
+    everything = [value for *_, values in thin for value in values]
     if not everything:
         return None
     scale = _Scale.of_values(everything, log=log)
     lines = [
         Line(name, color, steps, values, _path(steps, [scale.height(value) for value in values], ends))
-        for name, color, steps, values in drawn
+        for name, color, steps, values in thin
+        if values
     ]
     usual = None if before is None else _usual(lines[0], before, scale)
     return Chart(title, f"{about}{', log' * scale.log}".removeprefix(", "), lines, scale.ticks(), usual)
@@ -151,8 +144,8 @@ def drawn_marks(given: Sequence[tuple[float, str, str]], ends: tuple[float, floa
 def axis_ticks(ends: tuple[float, float]) -> list[tuple[float, str]]:
     """Place in per cent, and step."""
     inner = _round_values(*ends, lambda step: place(step, ends)) if ends[1] > ends[0] else []
-    far = [step for step in inner if step == round(step)]
-    return [(place(step, ends), f"{step:,.0f}") for step in dict.fromkeys([ends[0], *far, ends[1]])]
+    steps = dict.fromkeys([ends[0], *(step for step in inner if step == round(step)), ends[1]])
+    return [(place(step, ends), f"{step:,.0f}") for step in steps]
 
 
 def place(step: float, ends: tuple[float, float]) -> float:
@@ -187,7 +180,7 @@ class _Scale:
         return min(max(100 * (at - low) / (high - low), 0.0), 100.0)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Round values, about `TICKS` of them; powers of ten where the scale is logarithmic and spans several."""
+        """Round values, about two of them; powers of ten where the scale is logarithmic and spans several."""
         if self.log and self.high >= 4 * self.low:
             low, high = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             every, multiples = -(-(high - low) // MOST_POWERS), (1, 3) if self.high < 300 * self.low else (1,)
@@ -197,14 +190,14 @@ class _Scale:
 
 
 def _round_values(low: float, high: float, placed: Callable[[float], float]) -> list[float]:
-    """The multiples of the largest round step of which `TICKS` are away from the ends."""
+    """The multiples of the largest round step of which two are away from the ends."""
     values: list[float] = []
     power = math.ceil(math.log10(high - low))
     for step in (times * 10.0**down for down in range(power, power - 3, -1) for times in (1, 0.5, 0.2)):
         every = range(math.ceil(low / step), math.floor(high / step) + 1)
         values = [round(n * step, 12) if step < 1e6 else n * step for n in every]
         values = [value for value in values if NEAR <= placed(value) <= 100 - NEAR]
-        if len(values) >= TICKS:
+        if len(values) >= 2:
             break
     return values
 
@@ -213,16 +206,13 @@ def _thinned(
     points: Mapping[int, float] | Mapping[float, float], ends: tuple[float, float]
 ) -> tuple[list[float], list[float]]:
     """Steps and values inside `ends` that are finite; where there are too many, means of rows in a row."""
-    inside = sorted(
-        (step, value) for step, value in points.items() if math.isfinite(value) and ends[0] <= step <= ends[1]
-    )
-    steps = [step for step, _ in inside]
-    values = np.clip(np.array([value for _, value in inside]), -MOST, MOST)
-    every = -(-len(steps) // POINTS)
+    inside = [step for step in sorted(points) if math.isfinite(points[step]) and ends[0] <= step <= ends[1]]
+    values = np.clip(np.array([points[step] for step in inside]), -MOST, MOST)
+    every = max(-(-len(inside) // POINTS), 1)
+    begins = range(0, len(inside), every)
     if every > 1:
-        steps, values = steps[::every], np.add.reduceat(values, range(0, len(values), every))
-        values = values / np.array([every] * (len(steps) - 1) + [len(inside) - every * (len(steps) - 1)])
-    return steps, values.tolist()
+        values = np.add.reduceat(values, begins) / np.diff([*begins, len(inside)])
+    return [inside[begin] for begin in begins], values.tolist()
 
 
 def _path(steps: Sequence[float], heights: Sequence[float], ends: tuple[float, float]) -> str:

@@ -18,6 +18,9 @@ SHOWN = {"count": "tokens"}
 MOST = 16
 """Curves of a verdict, at most."""
 
+CALM_TAILS = ("policy/post_tool/p95_step", "mismatch/post_tool/p95_step")
+"""Drawn where nothing was found: the tails after tool calls that are to be calm; the other slice comes with each."""
+
 PLACES = {"post_tool": "after tool calls", "text_only": "before any tool call", "all": ""}
 """Slices in words."""
 
@@ -60,7 +63,7 @@ def chosen(summary: Summary, known: Mapping[str, object], most: int = MOST) -> l
     incidents = sorted(summary.incidents, key=lambda incident: incident.cause is not first)
     evidence = [_drawable(finding, known) for incident in incidents for finding in incident.findings]
     of_cause = evidence[0] if first is not None and evidence else []
-    calm = [name for name in known if not incidents and _is_tail(name)]
+    calm = [name for name in known if not incidents and name in CALM_TAILS]
     names = [*of_cause[:1], *outcomes_of(summary, known), *of_cause, *calm]
     names += [name for series in evidence for name in series[:1]]
     if any(finding.rule.link == "reward" for incident in incidents for finding in incident.findings):
@@ -94,13 +97,7 @@ def _drawable(finding: Finding, known: Mapping[str, object]) -> list[str]:
     """The series of the evidence that can be drawn; all that hold, or else one that does not."""
     main = rests_on(finding, known)
     held = [str(key) for reading in finding.evidence if reading.holds for key in reading.keys if key in known]
-    return [] if main is None else [*dict.fromkeys([main[0], *held])]
-
-
-def _is_tail(name: str) -> bool:
-    """Whether it is the tail after tool calls of a pair that is to be calm; the other slice comes with it."""
-    key = StatKey.parse(name)
-    return key is not None and key.pair != "reference" and key.slice == "post_tool" and key.stat == "p95_step"
+    return [*dict.fromkeys([main[0], *held])] if main else []
 
 
 def _other_slice(name: str) -> list[str]:

@@ -2,21 +2,10 @@
 
 from dataclasses import dataclass
 
+from tracker_diag.report import tiles
 from tracker_diag.report.console import cut
 from tracker_diag.report.curves import PLACES, main_finding
-from tracker_diag.report.tiles import (
-    Now,
-    Tile,
-    Tone,
-    calm_tiles,
-    fallen,
-    harm_began,
-    has_fallen,
-    levels,
-    short_tiles,
-    tiles_of,
-    where_it_is,
-)
+from tracker_diag.report.tiles import Tile, Tone
 from tracker_diag.rules.few_rows import waiting
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import UNSURE
@@ -28,9 +17,6 @@ TONES: dict[str, Tone] = {"stop": "error", "watch": "warn", "continue": "ok", "t
 
 NAME = 60
 """Characters of a slice's name in a sentence."""
-
-HARM = ("began", "damage")
-"""First words of the marks of what is wrong; the others only say when something was seen."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +45,25 @@ def decide(summary: Summary, cost: str = "") -> Decision:
     first, action = main_finding(summary), summary.recommendation.action
     verb, rows = _verb(summary), f"{summary.steps:,} row{'s' * (summary.steps != 1)}"
     if first is not None:
-        now = where_it_is(summary, first)
+        now = tiles.where_it_is(summary, first)
         tone: Tone = "info" if first.unproven else TONES[action]
-        tiles = tiles_of(summary, first, now, cost, tone)
-        return Decision(verb, broke(summary, first, now), tone, tiles, remark(first))
+        far = f", {now.factor} the usual level" if now and now.factor else tiles.levels(summary, first, now)
+        end = "" if first.resolved is None else f" to {first.resolved:,}"
+        why = f"{what(first)}{far}, {'from' if end else 'since'} {since(first)}{end}"
+        remark = f"A note, no alarm: how often {first.rule.id} is right is not measured well enough yet"
+        shown = tiles.tiles_of(summary, first, now, cost, tone)
+        return Decision(verb, why, tone, shown, remark if first.unproven else "")
     if not summary.judged:
         groups = waiting(summary.blind)
         first_rules = f"; the first rules can judge after {summary.steps + groups[0].more:,}" if groups else ""
-        return Decision("Too short to judge", f"{rows} so far{first_rules}", "unknown", short_tiles(summary))
+        return Decision("Too short to judge", f"{rows} so far{first_rules}", "unknown", tiles.short_tiles(summary))
     if action != "continue":  # the outcome is lost, and no rule says why
         _, _, why = summary.recommendation.says.partition(". ")
-        return Decision(verb, why, TONES[action], calm_tiles(summary))
+        return Decision(verb, why, TONES[action], tiles.calm_tiles(summary))
     why = f"Nothing is wrong in {rows}, as far as the rules could see"
-    if fell := " and ".join(map(fallen, filter(has_fallen, summary.best))):
+    if fell := " and ".join(map(tiles.fallen, filter(tiles.has_fallen, summary.best))):
         why = f"But {fell}; no rule knows why"
-    return Decision(verb, why, "warn" if fell else TONES[action], calm_tiles(summary))
+    return Decision(verb, why, "warn" if fell else TONES[action], tiles.calm_tiles(summary))
 
 
 def _verb(summary: Summary) -> str:
@@ -85,24 +75,11 @@ def _verb(summary: Summary) -> str:
     return f"Fix it, then {back}" if advice.action == "stop" else "Check it"
 
 
-def broke(summary: Summary, first: Finding, now: Now | None = None) -> str:
-    """What broke first, where, how far and since when, in one sentence without a full stop."""
-    far = f", {now.factor} the usual level" if now and now.factor else levels(summary, first, now)
-    end = "" if first.resolved is None else f" to {first.resolved:,}"
-    return f"{what(first)}{far}, {'from' if end else 'since'} {since(first)}{end}"
-
-
 def what(finding: Finding) -> str:
     """What a finding says and where, with the name of a series that is not finite."""
     signals = finding.rule.signals
     nan = (f" in {it.series}" for it in finding.evidence if it.holds and isinstance(signals.get(it.signal), NonFinite))
     return f"{finding.rule.title}{next(nan, '')}{where(finding)}"
-
-
-def remark(first: Finding) -> str:
-    """Why a note raises no alarm; empty for what does."""
-    why = f"A note, no alarm: how often {first.rule.id} is right is not measured well enough yet"
-    return why if first.unproven else ""
 
 
 def where(finding: Finding) -> str:
@@ -127,7 +104,11 @@ def marks_of(summary: Summary) -> list[tuple[int, str, Tone]]:
     if first is None:
         return []
     began, seen = f"began{' about' * _unsure(first)}", "noted" if first.unproven else "alert"
-    marks = ((first.onset, began), (first.fired, seen), (harm_began(summary), "damage"), (first.resolved, "over"))
     tone: Tone = "info" if first.unproven else "warn" if summary.recommendation.action == "watch" else "error"
-    given = [(step, label) for step, label in marks if step is not None]
-    return [(step, f"{label} {step:,}", tone if label.startswith(HARM) else "") for step, label in given]
+    marks: tuple[tuple[int | None, str, Tone], ...] = (
+        (first.onset, began, tone),
+        (first.fired, seen, ""),
+        (tiles.harm_began(summary), "damage", tone),
+        (first.resolved, "over", ""),
+    )
+    return [(step, f"{label} {step:,}", tone) for step, label, tone in marks if step is not None]

@@ -14,7 +14,6 @@ LEAST, MOST = 1e-4, 30.0
 """|log-ratio| in nats at its left and at its right end."""
 RAREST = 5e-4
 """Share of tokens at its lower end."""
-TICKS = (0.001, 0.01, 0.1, 1.0, 10.0)
 
 Snapshots: TypeAlias = Sequence[tuple[int, tuple[Histogram, ...]]]
 """Steps in rising order, and what was counted at each."""
@@ -36,20 +35,21 @@ class Stepper:
 
 def steppers(snapshots: Snapshots) -> list[Stepper]:
     """One for each pair, with the share of tokens beyond each |log-ratio|."""
-    pairs = dict.fromkeys(it.pair for _, histograms in snapshots for it in histograms if it.pair != SAMPLES)
-    return [_stepper(pair, snapshots) for pair in pairs]
-
-
-def _stepper(pair: str, snapshots: Snapshots) -> Stepper:
-    by_slice = {step: {it.slice: it for it in histograms if it.pair == pair} for step, histograms in snapshots}
-    met = {step: slices for step, slices in by_slice.items() if slices}
-    now: dict[str, list[str]] = {name: [] for slices in met.values() for name in slices}
-    then: dict[str, str] = {}
-    for slices in met.values():
-        for name, paths in now.items():
-            paths.append(path(slices[name].counts, slices[name].edges) if name in slices else "")
-        then |= {name: path(it.baseline, it.edges) for name, it in slices.items() if it.baseline.any()}
-    return Stepper(pair, [*met], now, then, ticks())
+    by_pair: dict[str, dict[int, dict[str, Histogram]]] = {}
+    for step, histograms in snapshots:
+        for it in histograms:
+            if it.pair != SAMPLES:
+                by_pair.setdefault(it.pair, {}).setdefault(step, {})[it.slice] = it
+    ticks = [(100 * _x(tick) / WIDTH, f"{tick:g}") for tick in (0.001, 0.01, 0.1, 1.0, 10.0)]
+    shown = []
+    for pair, met in by_pair.items():
+        now = {
+            name: [path(slices[name].counts, slices[name].edges) if name in slices else "" for slices in met.values()]
+            for name in dict.fromkeys(name for slices in met.values() for name in slices)
+        }
+        then = {name: path(it.baseline, it.edges) for s in met.values() for name, it in s.items() if it.baseline.any()}
+        shown.append(Stepper(pair, [*met], now, then, ticks))
+    return shown
 
 
 def rewards(snapshots: Snapshots) -> Stepper | None:
@@ -92,8 +92,3 @@ def path(counts: IntArray, edges: Sequence[float] | Any) -> str:
 
 def _x(edge: float) -> float:
     return max(WIDTH * math.log(edge / LEAST) / math.log(MOST / LEAST), 0.0)
-
-
-def ticks() -> list[tuple[float, str]]:
-    """Place in per cent, and |log-ratio|."""
-    return [(100 * _x(tick) / WIDTH, f"{tick:g}") for tick in TICKS]

@@ -76,15 +76,11 @@ def best_level(reading: Reading) -> str:
 def in_words(reading: Reading) -> str:
     """The series, its value, and what that is held against."""
     text = f"{reading.series} is {reading.value:.3g}"
-    if reading.baseline is not None:
-        text += (
-            f", from {reading.baseline:.3g} at step {reading.at}"
-            if reading.at is not None
-            else (
-                f", {reading.ratio:.3g} times its baseline of {reading.baseline:.3g}"
-                if reading.ratio is not None and reading.ratio > 0
-                else f", in the baseline {reading.baseline:.3g}"
-            )
-        )
+    if reading.baseline is not None and reading.at is not None:
+        text += f", from {reading.baseline:.3g} at step {reading.at}"
+    elif reading.baseline is not None:
+        times = reading.ratio is not None and reading.ratio > 0
+        against = f"{reading.ratio:.3g} times its baseline of" if times else "in the baseline"
+        text += f", {against} {reading.baseline:.3g}"
     of_tokens = "/" in reading.series  # a statistic of a slice, and no metric of the trainer's
     return f"{text} ({reading.n:,} tokens)" if reading.n and of_tokens else text

@@ -21,7 +21,6 @@ from tracker_diag.report.curves import PLACES, Panel, panels, with_outcomes_toge
 from tracker_diag.report.decision import decide, marks_of
 from tracker_diag.report.templates import SLICES, TONES
 from tracker_diag.rules.triage import Summary
-from tracker_diag.stats.arrays import Float64Array, IntArray
 
 COLORS = {name: light for name, (light, _) in SLICES.items()}
 """One colour for each slice in every picture."""
@@ -49,7 +48,8 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
             if counts.sum():
                 label = f"{name}, {'baseline' if style == '--' else 'now'} ({int(counts.sum()):,} tokens)"
                 width, alpha = (1.3, 0.75) if style == "--" else (2.4, 1.0)
-                beyond = _share_beyond(counts)
+                beyond = 1 - np.cumsum(counts) / counts.sum()
+                beyond = np.where(beyond > 1e-12, beyond, np.nan)  # where none is left nothing is drawn
                 axes.plot(histogram.edges[1:], beyond, style, color=COLORS[name], lw=width, alpha=alpha, label=label)
     axes.axhline(0.05, color="0.6", lw=0.8, ls=":")
     axes.annotate("p95", (1.02e-4, 0.053), fontsize=8, color="0.4")
@@ -157,9 +157,3 @@ def pixels(figure: Figure) -> npt.NDArray[np.uint8]:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
-
-
-def _share_beyond(counts: IntArray) -> Float64Array:
-    """Share of tokens above the upper edge of each bin; NaN where none is left, which is not drawn."""
-    beyond = 1 - np.cumsum(counts) / counts.sum()
-    return np.where(beyond > 1e-12, beyond, np.nan)

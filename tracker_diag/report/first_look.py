@@ -1,6 +1,6 @@
 """First look: what the diagnostics see of a run, and what would open their eyes to more."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tracker_diag.metrics.own import SAMPLED
 from tracker_diag.metrics.reasons import SAY_TURN, Reason, Why
-from tracker_diag.report.console import add_rows, labelled
+from tracker_diag.report.console import labelled
 from tracker_diag.rules.triage import Summary
 
 MISSING = {
@@ -46,9 +46,7 @@ def first_look(
     against: str = "",
     whole: bool = True,
 ) -> RenderableType:
-    """One line for each pair, one on the slices, one on the rules, and what to pass for more rules.
-
-    In short it is three lines, and what is odd.
+    """What is seen of each pair, the slices and the rules, and what to pass for more rules; in short three lines.
 
     Args:
         shown_by: which argument showed the tokens after a tool.
@@ -59,8 +57,15 @@ def first_look(
         whole: all of it, and not in short.
     """
     rows = labelled(0)
-    for label, text in _in_full(pairs, shown_by if tools else "") if whole else _in_short(pairs):
-        rows.add_row(label, text)
+    if whole:
+        for it in pairs:
+            unknown = f", {it.unknown:,} unknown" if it.unknown else ""
+            tokens = f"{it.post_tool:,} tokens after a tool, {it.text_only:,} before any{unknown}"
+            rows.add_row(it.pair, tokens if it.lacks is None else str(it.lacks))
+        if tools and shown_by:
+            rows.add_row("post_tool", shown_by)
+    else:
+        rows.add_row("tokens", _tokens(pairs) or "none")
     if against:
         rows.add_row("baseline", against)
     if any(pair.unknown for pair in pairs):
@@ -70,7 +75,10 @@ def first_look(
         rows.add_row("", Text(missing, style="yellow"))
     if whole:
         rows.add_row("rules", sight(len(rules), blind))
-        add_rows(rows, "to see more", _opens(rules, _lacking(blind)))
+        for number, (what, ids) in enumerate(remedies(_lacking(blind))[:MOST]):
+            more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
+            names = ", ".join(rules[rule] for rule in ids[:3])
+            rows.add_row("" if number else "to see more", Text(f"{what}: {names}{more}"))
     else:
         active = len(rules) - len(blind)
         rows.add_row("rules", f"{active} of {len(rules)} active; run.diag.explain() says what the others lack")
@@ -78,30 +86,13 @@ def first_look(
     return Group(Text.assemble(("tracker_diag: ", "dim"), (head, "bold")), rows)
 
 
-def _in_short(pairs: Sequence[Seen]) -> list[tuple[str, str]]:
-    """One line: how many tokens are after a tool, and how many before any, with the pairs of which that is so."""
+def _tokens(pairs: Sequence[Seen]) -> str:
+    """How many are after a tool, and how many before any, with the pairs of which that is so."""
     seen: dict[str, list[str]] = {}
-    for pair in pairs:
-        if pair.lacks is None:
-            seen.setdefault(f"{pair.post_tool:,} after a tool, {pair.text_only:,} before any", []).append(pair.pair)
-    return [("tokens", "; ".join(f"{tokens} ({', '.join(names)})" for tokens, names in seen.items()) or "none")]
-
-
-def _in_full(pairs: Sequence[Seen], shown_by: str) -> list[tuple[str, str]]:
-    """A line for each pair, and what slices were taken from, where that is known."""
-    lines = []
-    for pair in pairs:
-        unknown = f", {pair.unknown:,} unknown" if pair.unknown else ""
-        tokens = f"{pair.post_tool:,} tokens after a tool, {pair.text_only:,} before any{unknown}"
-        lines.append((pair.pair, tokens if pair.lacks is None else str(pair.lacks)))
-    return [*lines, ("post_tool", shown_by)] if shown_by else lines
-
-
-def _opens(rules: Mapping[str, str], lacking: Mapping[str, Sequence[Reason]]) -> Iterator[Text]:
-    """What to give, with the names of the rules that it opens."""
-    for what, ids in remedies(lacking)[:MOST]:
-        more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
-        yield Text(f"{what}: {', '.join(rules[rule] for rule in ids[:3])}{more}")
+    for it in pairs:
+        if it.lacks is None:
+            seen.setdefault(f"{it.post_tool:,} after a tool, {it.text_only:,} before any", []).append(it.pair)
+    return "; ".join(f"{tokens} ({', '.join(names)})" for tokens, names in seen.items())
 
 
 def sight(rules: int, blind: Mapping[str, Sequence[Reason]]) -> str:

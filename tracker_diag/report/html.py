@@ -21,16 +21,11 @@ from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.markdown import note_on
 from tracker_diag.report.tables import brief, by_growth
 from tracker_diag.report.templates import SLICES, rendered
-from tracker_diag.report.tokens import WORST, groups, visible
+from tracker_diag.report.tokens import MEANS, WORST, groups, visible
 from tracker_diag.rules.triage import Summary
 
 
-def render_html(
-    summary: Summary,
-    tables: Sequence[Table] = (),
-    cost: str = "",
-    note: str = "",
-) -> str:
+def render_html(summary: Summary, tables: Sequence[Table] = (), cost: str = "", note: str = "") -> str:
     """The page. All texts are escaped; it loads nothing from anywhere.
 
     Args:
@@ -62,6 +57,7 @@ def render_html(
         about=[(panel.name, panel.metric.meaning) for panel in panels(summary) if panel.metric.meaning],
         tables=[brief(by_growth(table)) for table in tables if table.name != WORST],
         worst=groups(summary.worst),
+        means=MEANS,
         steppers=steppers(summary.distributions),
         rewards=rewards(summary.distributions),
         sight=sighted(summary),

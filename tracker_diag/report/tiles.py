@@ -1,8 +1,6 @@
 """The tiles below a decision, each with one answer: how far it is off, at what cost, where to resume, what to do."""
 
-import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -75,14 +73,14 @@ def _now(summary: Summary, first: Finding, name: str, reading: Reading) -> Now |
 
 def tiles_of(summary: Summary, first: Finding, now: Now | None, cost: str, tone: Tone) -> tuple[Tile, ...]:
     """How far the first break is off, its cost, what to do first, where to resume or what to watch."""
-    spending, outcome = cost or spent(summary), _outcome(summary)
+    spending, shown = cost or spent(summary), _next_to_outcome(summary, first, now)
     lasted = f"the fault began {spending} ago" if first.resolved is None else f"the fault lasted {spending}"
-    ago = lasted if spending else ""
-    if now is not None and outcome is not None and now.series == outcome.series:  # it has a tile of its own
-        other = next(_others(summary, first, now), None)
-        far = _spent(first, spending) if other is None else _how_far(summary, first, other, ago, tone)
+    if now is not None and shown is None:  # no other series shows how far it is off
+        steps, _, time = spending.partition(", ")
+        what = f"since it began, {time}" if time else "since it began"
+        far = Tile(steps or "just now", what, f"seen at step {first.fired}")
     else:
-        far = _how_far(summary, first, now, ago, tone)
+        far = _how_far(summary, first, shown, lasted if spending else "", tone)
     todo = Tile("Do first", first.rule.remedy[0] if first.rule.remedy else "See the evidence below.")
     tiles = (far, _harm(summary), todo, _resume(summary, first, now))
     return tuple(replace(tile, tone=tile.tone and tone) for tile in tiles) if tone == "info" else tiles
@@ -92,10 +90,8 @@ def levels(summary: Summary, first: Finding, now: Now | None) -> str:
     """What the first break rests on, usual and now, as in the tiles: " (reward 0.2 → 0.9, eval_score 0.4 → 0.3)"."""
     if now is None or now.usual is None:
         return ""
-    outcome, shown = _outcome(summary), [now]
-    if outcome is not None and now.series == outcome.series:
-        shown = [*itertools.islice(_others(summary, first, now), 1)]
-    known = [(it.series, it.usual or 0.0, it.value) for it in shown]
+    outcome, shown = _outcome(summary), _next_to_outcome(summary, first, now)
+    known = [(it.series, it.usual or 0.0, it.value) for it in [shown] if it is not None]
     if outcome is not None and (now.series == outcome.series or declared(now.series).outcome):
         known.append((outcome.series, outcome.baseline or 0.0, outcome.value or 0.0))
     return f" ({', '.join(f'{name_of(name)} {digits(usual)} → {digits(value)}' for name, usual, value in known)})"
@@ -114,18 +110,15 @@ def fallen(outcome: Reading) -> str:
     return f"{outcome.series} fell from {best} to {last}{when}"
 
 
-def _spent(first: Finding, spending: str) -> Tile:
-    """The time since it began, where no other series shows how far it is off."""
-    steps, _, time = spending.partition(", ")
-    return Tile(steps or "just now", ", ".join(filter(None, ["since it began", time])), f"seen at step {first.fired}")
-
-
-def _others(summary: Summary, first: Finding, now: Now) -> Iterator[Now]:
-    """Other series that the finding rests on, where they are."""
+def _next_to_outcome(summary: Summary, first: Finding, now: Now | None) -> Now | None:
+    """`now`; if that is the outcome, which has a tile of its own, another series that the finding rests on."""
+    outcome = _outcome(summary)
+    if now is None or outcome is None or now.series != outcome.series:
+        return now
     held = [it for it in first.evidence if it.holds and it.baseline is not None and len(it.keys) == 1]
     drawn = [(str(it.keys[0]), it) for it in held if str(it.keys[0]) in summary.curves]
-    there = [_now(summary, first, name, reading) for name, reading in drawn if name != now.series]
-    yield from filter(None, there)
+    there = (_now(summary, first, name, reading) for name, reading in drawn if name != now.series)
+    return next(filter(None, there), None)
 
 
 def _how_far(summary: Summary, first: Finding, now: Now | None, ago: str, tone: Tone) -> Tile:
@@ -191,23 +184,15 @@ def _harm(summary: Summary) -> Tile:
     began, sinks = harm_began(summary), outcome.onset
     proven = began is not None or outcome.holds is True
     lost = (outcome.value - outcome.baseline) / abs(outcome.baseline) if outcome.baseline else math.nan
+    levels = f"{outcome.series}, {digits(outcome.baseline)} at its best → {digits(outcome.value)} lately"
+    end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
+    means = f"both are means, up to step {outcome.at or 0:,} and {end:,}"
     if not proven and sinks is None and not lost < -SMALL:
-        return Tile("no harm yet", _levels(outcome), _steps(summary, outcome))
+        return Tile("no harm yet", levels, means)
     onset = sinks if began is None else began
     when = [f"damage since step {onset:,}"] if onset is not None else ["no sure fall yet"] * (not proven)
-    note = "; ".join([*when, _steps(summary, outcome)])
     value = f"{100 * lost:+.0f} %".replace("-", "\N{MINUS SIGN}") if abs(lost) < 10 else "lost"
-    return Tile(value, _levels(outcome), note, "error" if proven or sinks is not None else "warn")
-
-
-def _levels(outcome: Reading) -> str:
-    best, last = (digits(level or 0.0) for level in (outcome.baseline, outcome.value))
-    return f"{outcome.series}, {best} at its best → {last} lately"
-
-
-def _steps(summary: Summary, outcome: Reading) -> str:
-    end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    return f"both are means, up to step {outcome.at or 0:,} and {end:,}"
+    return Tile(value, levels, "; ".join([*when, means]), "error" if proven or sinks is not None else "warn")
 
 
 def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
@@ -220,19 +205,15 @@ def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
     good = advice.last_good_step
     if good is None:
         return Tile("none known", "no step before it is known to be good")
-    best = max((r for r in summary.best if r.at is not None and r.series != "loss"), key=_at, default=None)
+    best = max((r.at for r in summary.best if r.at is not None and r.series != "loss"), default=good)
     note = ""
-    if best is not None and _at(best) > good and now and now.usual and now.factor:
+    if best > good and now and now.usual and now.factor:
         points = summary.curves[now.series]
-        step = max((step for step in points if step <= _at(best)), default=None)
+        step = max((step for step in points if step <= best), default=None)
         ratio = 0.0 if step is None else points[step] / now.usual
         note = "later steps scored higher, but the fault had begun" * (ratio > 1.2)
     what = "checkpoint" if good in summary.checkpoints else "step"
     return Tile(f"Step {good:,}", f"last safe {what}: once fixed, resume there or earlier", note)
-
-
-def _at(outcome: Reading) -> int:
-    return outcome.at or 0
 
 
 def _watch(summary: Summary, first: Finding) -> Tile:

@@ -28,8 +28,6 @@ IN_STRIP = 16
 """Tokens on either side of the largest in such a strip."""
 IN_TABLE = 300
 """Characters of an excerpt in the table."""
-OF_TOKEN = 24
-"""Characters of a token in the page."""
 
 MOST_PLACES, OPEN = 6, 3
 """In the page: slices, and sequences of each that are not folded."""
@@ -104,15 +102,10 @@ def _in_line(sequence: WorstSequence) -> str:
         bars = ["□" if sequence.tool_output[i] else BARS[strong[i]] if sequence.sampled[i] else " " for i in shown]
         bars[at - shown.start] = f"«{bars[at - shown.start]}»"
         return "".join(bars).strip()
-    parts = []
-    for part in excerpt(sequence):
-        texts = ""
-        for tool, run in groupby(part, key=lambda i: bool(sequence.tool_output[i])):
-            words = ((i, visible(sequence.texts[i])) for i in run)
-            text = "".join(f"«{word}»" if i == at else word for i, word in words)
-            texts += f"[{text}]" if tool else text
-        parts.append(texts)
-    line = " … ".join(parts)
+    line = ""
+    for left_out, tool, cells in _runs(sequence, strong):
+        text = "".join(f"«{word}»" if style.endswith("largest") else word for word, style, _ in cells)
+        line += " … " * bool(left_out) + (f"[{text}]" if tool else text)
     cut = line.find("«")
     if cut > IN_TABLE * 2 // 3:
         line = "…" + line[cut - IN_TABLE * 2 // 3 :]
@@ -121,7 +114,7 @@ def _in_line(sequence: WorstSequence) -> str:
 
 @dataclass(frozen=True)
 class Strip:
-    """One sequence as the page shows it. Lengths and places are in hundredths of the strip's width."""
+    """One sequence as the page shows it. Its width is 100."""
 
     sequence: WorstSequence
     up: str
@@ -154,8 +147,6 @@ class Group:
     """Nats from which on a token has each strength."""
     usual: float
     """Height of the limit in the strips, of 50."""
-    less: str
-    more: str
     shown: tuple[Strip, ...]
     folded: tuple[Strip, ...]
 
@@ -172,7 +163,7 @@ def groups(sequences: Sequence[WorstSequence]) -> list[Group]:
         top = max(2.0, *(float(_height(_largest(it), it.limit)) for it in chosen))
         strips = tuple(_strip(it, top) for it in chosen)
         edges = tuple(limit * times for times in STRENGTHS)
-        shown.append(Group(pair, visible(slice), onset, edges, 50 / top, *MEANS[pair], strips[:OPEN], strips[OPEN:]))
+        shown.append(Group(pair, visible(slice), onset, edges, 50 / top, strips[:OPEN], strips[OPEN:]))
     return shown
 
 
@@ -218,9 +209,8 @@ def _runs(sequence: WorstSequence, strong: IntArray) -> Iterator[tuple[int, bool
             for i in run:
                 sign = "m" if ratios[i] < 0 else "p"
                 style = "" if not strong[i] else "nan" if strong[i] == BROKEN else f"{sign}{strong[i]}"
-                position, text = sequence.first + i, visible(texts[i])
+                position = sequence.first + i
                 title = f"position {position}: {ratios[i]:+.3g}" if strong[i] else ""
-                largest = " largest" * (position == sequence.position)
-                cells.append((text if len(text) <= OF_TOKEN else f"{text[: OF_TOKEN - 1]}…", style + largest, title))
+                cells.append((visible(texts[i]), style + " largest" * (position == sequence.position), title))
             yield left_out, tool, cells
             left_out = 0
