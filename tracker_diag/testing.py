@@ -100,70 +100,67 @@ def check_tracker(tracker: Tracker, scalars: Callable[[str], Mapping[int, float]
         scalars: gives, once the tracker is closed, what has arrived under a name, by step; None for a tracker that
             takes no numbers.
     """
-    finding = _finding()
-    wrong = [*_declared(tracker), *(fault for step in range(0, 20, 2) for fault in _written(tracker, step, finding))]
+    finding, trial = _finding(), _Trial(tracker)
+    if not tracker.name or tracker.name == Tracker.name:
+        trial.wrong.append(f"name: {tracker.name!r}, expected one of its own")
+    trial.call("listen", partial(tracker.listen, None))
+    trial.call("address", lambda: json.dumps(dict(tracker.address)))
+    for name in ("config", "page", "source", "key"):
+        trial.call(name, partial(getattr, tracker, name))
+    for step in range(0, 20, 2):
+        for part in _parts(step, finding):
+            trial.write(step, *part)
+        if tracker.flush() not in (True, False):
+            trial.wrong.append("flush: expected True or False")
     table = Table("diag/slices", ("pair", "count", "note"), (("policy", 1, None), ("policy", None, "x")))
     summary = Summary("check", 20, 0, 19, (finding,), {"EVA002": (no_series("eval_score"),)}, ("NUM001",))
-    wrong += [*_write(tracker, 19, _time_line()), *_write(tracker, 19, End(summary, (table,)))]
-    wrong += _raised("flush", partial(tracker.flush, last=True))
-    wrong += _raised("close", tracker.close)
-    if scalars is not None:
-        for name in ("diag/policy/all/p95", *ODD_NAMES):
-            expected = {step: step / 10 if name.endswith("all/p95") else 1.0 for step in range(0, 20, 2)}
-            arrived = dict(scalars(name))
-            same = arrived.keys() == expected.keys()
-            if not (same and np.allclose([arrived[step] for step in expected], [*expected.values()])):
-                wrong.append(f"{name}: {arrived} arrived, expected {expected}")
-    return wrong
+    trial.write(19, _time_line())
+    trial.write(19, End(summary, (table,)))
+    trial.call("flush", partial(tracker.flush, last=True))
+    trial.call("close", tracker.close)
+    if scalars is None:
+        return trial.wrong
+    for name in ("diag/policy/all/p95", *ODD_NAMES):
+        expected = {step: step / 10 if name.endswith("all/p95") else 1.0 for step in range(0, 20, 2)}
+        arrived = dict(scalars(name))
+        same = arrived.keys() == expected.keys()
+        if not (same and np.allclose([arrived[step] for step in expected], [*expected.values()])):
+            trial.wrong.append(f"{name}: {arrived} arrived, expected {expected}")
+    return trial.wrong
 
 
-def _declared(tracker: Tracker) -> list[str]:
-    wrong = []
-    if not tracker.name or tracker.name == Tracker.name:
-        wrong.append(f"name: {tracker.name!r}, expected one of its own")
-    wrong += _raised("listen", partial(tracker.listen, None))
-    wrong += _raised("address", lambda: json.dumps(dict(tracker.address)))
-    for name in ("config", "page", "source", "key"):
-        wrong += _raised(name, partial(getattr, tracker, name))
-    return wrong
+class _Trial:
+    """Calls of a tracker, and what went wrong in them."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker, self.wrong = tracker, list[str]()
+
+    def call(self, what: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  # any error is to be reported
+            self.wrong.append(f"{what}: {type(error).__name__}: {error}")
+
+    def write(self, step: int, *entries: Entry) -> None:
+        """Write those of `entries` that the tracker takes."""
+        what = f"step {step}: write: {type(entries[-1]).__name__}" if len(entries) == 1 else f"step {step}: write"
+        self.call(what, lambda: give(self._tracker, step, entries))
 
 
-def _written(tracker: Tracker, step: int, finding: Finding) -> list[str]:
-    """What goes wrong when all that there is at `step` is written."""
+def _parts(step: int, finding: Finding) -> list[list[Entry]]:
+    """All that there is at `step`, in the parts in which it is written."""
     counts = np.array([3, 2, 0, 1])
-    tail = Histogram(
-        "diag/policy/text_only/hist", "policy", "text_only", counts, np.array([0.0, 0.1, 0.2, 0.4, 1.0]), counts
-    )
-    records: list[Record] = [Scalar("diag/policy/all/p95", step / 10), *(Scalar(name, 1.0) for name in ODD_NAMES), tail]
-    given: list[Entry] = [Metrics({"loss": math.nan, "reward": math.inf, "kl": 0.1})]
-    if step == 10:
-        records += [Table("diag/worst_sequences", ("step", "tool"), ((10, "search"), (None, None))), _time_line()]
-        given += [
-            finding,
-            Standing((finding,)),
-            Notice(10, "warn", "POL001 all: a title", "A text.\n<b>**bold**</b> | a | cell"),
-            Event("new baseline: a reason"),
-            File("context.json", "{}"),
-        ]
-    parts = [[*given[:1], *records], *([entry] for entry in given[1:])]
-    wrong = [fault for part in parts for fault in _write(tracker, step, *part)]
-    if tracker.flush() not in (True, False):
-        wrong.append("flush: expected True or False")
-    return wrong
-
-
-def _write(tracker: Tracker, step: int, *entries: Entry) -> list[str]:
-    """What goes wrong when those of `entries` are written that the tracker takes."""
-    what = f"step {step}: write: {type(entries[-1]).__name__}" if len(entries) == 1 else f"step {step}: write"
-    return _raised(what, lambda: give(tracker, step, entries))
-
-
-def _raised(what: str, call: Callable[[], object]) -> list[str]:
-    try:
-        call()
-    except Exception as error:  # noqa: BLE001  # any error is to be reported
-        return [f"{what}: {type(error).__name__}: {error}"]
-    return []
+    edges = np.array([0.0, 0.1, 0.2, 0.4, 1.0])
+    tail = Histogram("diag/policy/text_only/hist", "policy", "text_only", counts, edges, counts)
+    odd = [Scalar(name, 1.0) for name in ODD_NAMES]
+    first: list[Entry] = [Metrics({"loss": math.nan, "reward": math.inf, "kl": 0.1})]
+    first += [Scalar("diag/policy/all/p95", step / 10), *odd, tail]
+    if step != 10:
+        return [first]
+    first += [Table("diag/worst_sequences", ("step", "tool"), ((10, "search"), (None, None))), _time_line()]
+    notice = Notice(10, "warn", "POL001 all: a title", "A text.\n<b>**bold**</b> | a | cell")
+    event, file = Event("new baseline: a reason"), File("context.json", "{}")
+    return [first, [finding], [Standing((finding,))], [notice], [event], [file]]
 
 
 def _time_line() -> Drawing:

@@ -6,12 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tracker_diag.cli.diagnose import judged_with_bar, read_with_bar
+from tracker_diag.cli.diagnose import judged
 from tracker_diag.cli.options import AsJson, Framework, Html, Quiet, refuse, refusing, save
 from tracker_diag.report.console import Terminal
-
-SEEDS = ","
-"""Between the sources of one arm."""
 
 
 def compare(
@@ -40,7 +37,7 @@ def compare(
     if sum(map(len, groups)) < 2:
         refuse("one run given, expected two or more: compare A B")
     with refusing():
-        arms = [[judged_with_bar(read_with_bar(it), framework=framework) for it in group] for group in groups]
+        arms = [[judged(it, framework=framework) for it in group] for group in groups]
         result = against_reference(*arms)
         if html:
             save("--html", html, page(result))
@@ -54,4 +51,4 @@ def _seeds(source: str) -> list[str]:
     """The sources of one arm; a file whose name has a comma is one source."""
     if Path(source).exists():
         return [source]
-    return [part.strip() for part in source.split(SEEDS) if part.strip()]
+    return [part.strip() for part in source.split(",") if part.strip()]

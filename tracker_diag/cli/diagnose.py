@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import RenderableType
@@ -33,7 +33,7 @@ from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.runs.page import about_keys, on_screen, run_page
-from tracker_diag.trackers.finished import FinishedRun, Progress
+from tracker_diag.trackers.finished import Progress
 
 
 def diagnose(
@@ -62,13 +62,11 @@ def diagnose(
 
     with refusing():
         which = chosen(rules)
-        run = read_with_bar(source)
         if algorithm is not None and algorithm not in get_args(Algorithm):
             raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
-        result = judged_with_bar(
-            run, rules=which, catalog=False, framework=framework, algorithm=cast("Algorithm | None", algorithm),
-            evaluation=evaluation, since=since,
-            acknowledged=_reasons(acknowledge or ()), expected_runs_between_false_alarms=false_alarm_in,
+        result = judged(
+            source, rules=which, catalog=False, framework=framework, algorithm=algorithm, evaluation=evaluation,
+            since=since, acknowledged=_reasons(acknowledge or ()), expected_runs_between_false_alarms=false_alarm_in,
         )  # fmt: skip
     if not result.series and not result.summary.findings:
         keys = ", ".join(result.keys.unmapped[:5]) or "none"
@@ -90,24 +88,19 @@ def _reasons(given: Sequence[str]) -> dict[str, str]:
     return {rule.strip(): reason.strip() for rule, _, reason in pairs}
 
 
-def read_with_bar(source: str) -> FinishedRun:
-    """The run `source`, as `read_run` reads it, with a bar in a terminal while it takes long."""
+def judged(source: str, **options: Any) -> Diagnosis:
+    """The diagnosis of the run `source`, with bars in a terminal while reading and judging take long."""
+    from tracker_diag.runs.diagnose import diagnose as judge
     from tracker_diag.trackers.open import read_run
 
-    with shown("reading") as progress:
-        return read_run(source, progress)
-
-
-def judged_with_bar(run: FinishedRun, **options: Any) -> Diagnosis:
-    """The diagnosis of `run`, with a bar in a terminal while it takes long."""
-    from tracker_diag.runs.diagnose import diagnose as judge
-
-    with shown("judging") as progress:
+    with _shown("reading") as progress:
+        run = read_run(source, progress)
+    with _shown("judging") as progress:
         return judge(run, progress=progress, **options)
 
 
 @contextmanager
-def shown(what: str) -> Iterator[Progress]:
+def _shown(what: str) -> Iterator[Progress]:
     """A bar of what is underway; it is given the share that is done."""
     with bar() as it:
         task = it.add_task(what, total=100.0, unit="%")

@@ -6,11 +6,10 @@ from typing import Annotated, cast
 
 import typer
 
-from tracker_diag.cli.diagnose import judged_with_bar, read_with_bar
+from tracker_diag.cli.diagnose import judged
 from tracker_diag.cli.options import AsJson, Framework, Run, refuse, refusing
 from tracker_diag.errors import require
 from tracker_diag.report.console import near
-from tracker_diag.runs.diagnose import Diagnosis
 
 export_app = typer.Typer(help="Write a postmortem, a checklist, panels or a report.", no_args_is_help=True)
 
@@ -36,7 +35,7 @@ def postmortem(
     from tracker_diag.trackers.delivery.journal import file_name
 
     with refusing():
-        remains = remains_of(_judged(run, framework))
+        remains = remains_of(judged(run, framework=framework))
     place = out or folder() / NAME / file_name(Path(run).name)
     try:
         made = write(remains, place)
@@ -61,7 +60,7 @@ def checklist(
 
     wanted = cast("When", when)
     with refusing():
-        diagnosis = _judged(run, framework)
+        diagnosis = judged(run, framework=framework)
         given = answers(wanted, diagnosis)
     source = diagnosis.run.source
     typer.echo(json.dumps(to_json(wanted, source, given), indent=1) if as_json else page(wanted, source, given))
@@ -98,14 +97,10 @@ def report(
 
     entity, project, run_id = _parts(run, "wandb:ENTITY/PROJECT/RUN")
     with refusing():
-        result = _judged(run)
+        result = judged(run)
         keys = {key for row in result.run.rows.values() for key in row}
         url = save_report(entity, project, run_id, result.summary, keys)
     typer.echo(f"saved: {url}")
-
-
-def _judged(source: str, framework: str | None = None) -> Diagnosis:
-    return judged_with_bar(read_with_bar(source), framework=framework)
 
 
 def _mlflow_view(name: str) -> tuple[str, bool]:

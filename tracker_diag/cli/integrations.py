@@ -1,5 +1,6 @@
 """`tracker-diag integrations`: the trainers that are installed, what each lets us see, and what names are read."""
 
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Annotated
@@ -39,12 +40,9 @@ def integrations(
         package = import_module(entry.value)
         there = _installed(getattr(package, "INSTALLED_AS", (entry.name,)))
         console.print(f"[bold]{entry.name}[/]  {there or '[dim]not installed[/]'}  [dim]tested: {package.TESTED}[/]")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(min_width=12)
-        table.add_column()
-        for what, how in package.SEES.items():
-            table.add_row(f"  [yellow]{what}[/]" if what == "not" else f"  {what}", how)
-        console.print(table)
+        console.print(
+            _table([("[yellow]not[/]" if what == "not" else what, how) for what, how in package.SEES.items()])
+        )
 
 
 def _names(console: Console, file: Aliases) -> None:
@@ -52,14 +50,18 @@ def _names(console: Console, file: Aliases) -> None:
     there = _installed((file.package,)) if file.package else ""
     newer = f"; installed is {there}" if there and there.split()[-1] not in file.read_at else ""
     console.print(f"[bold]{file.framework}[/]  [dim]names of {file.read_at}{newer}[/]", highlight=False)
+    rows = [(name, escape(", ".join(alias.keys))) for name, alias in file.metrics.items()]
+    rows += [("[yellow]not read[/]", escape(f"{key}: {why}")) for key, why in file.ignore.items()]
+    console.print(_table(rows), highlight=False)
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(min_width=12, overflow="fold")
     table.add_column(overflow="fold")
-    for name, alias in file.metrics.items():
-        table.add_row(f"  {name}", escape(", ".join(alias.keys)))
-    for key, why in file.ignore.items():
-        table.add_row("  [yellow]not read[/]", escape(f"{key}: {why}"))
-    console.print(table, highlight=False)
+    for name, text in rows:
+        table.add_row(f"  {name}", text)
+    return table
 
 
 def _installed(names: tuple[str, ...]) -> str:

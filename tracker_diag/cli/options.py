@@ -1,16 +1,18 @@
 """What commands share: options, each with the same name and words everywhere, and how a command says no."""
 
-from collections.abc import Generator
+import json
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeAlias
+from typing import Annotated, Any, NoReturn, TypeAlias
 
 import typer
+from rich.console import RenderableType
 
 from tracker_diag.errors import DiagError
 from tracker_diag.health import opened
-from tracker_diag.report.console import clean
+from tracker_diag.report.console import Terminal, clean
 from tracker_diag.scrub import without_secrets
 
 SOURCE = (
@@ -67,6 +69,14 @@ def refusing() -> Generator[None]:
         yield
     except DiagError as error:
         refuse(str(error))
+
+
+def show(result: Any, on_screen: Callable[[Any], RenderableType], *, as_json: bool) -> None:
+    """Print `result` as JSON, or as it is on a screen."""
+    if as_json:
+        typer.echo(json.dumps(result.to_json(), indent=1))
+    else:
+        Terminal().print(on_screen(result))
 
 
 def save(option: str, file: Path, text: str) -> None:

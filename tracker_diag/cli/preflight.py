@@ -1,13 +1,11 @@
 """`tracker-diag preflight`: checks before training, on the user's files and functions."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tracker_diag.cli.options import AsJson, refuse, refusing
-from tracker_diag.report.console import Terminal
+from tracker_diag.cli.options import AsJson, refuse, refusing, show
 
 
 def preflight(
@@ -54,8 +52,5 @@ def preflight(
         named = {"env": env, "policy": policy, "tool": tool}
         given |= {name: files.function(f"--{name}", value) for name, value in named.items() if value}
         report = check(seconds=seconds, **given)
-    if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=1))
-    else:
-        Terminal().print(report)
+    show(report, lambda it: it, as_json=as_json)
     raise typer.Exit(report.exit_code)

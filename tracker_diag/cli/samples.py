@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tracker_diag.cli.options import AsJson, Html, Which, refusing, save
-from tracker_diag.report.console import Terminal
+from tracker_diag.cli.options import AsJson, Html, Which, refusing, save, show
 
 
 def audit(
@@ -38,10 +37,7 @@ def audit(
         result = check(samples, evaluation, rules=chosen(rules), catalog=False)
         if html:
             save("--html", html, page(result))
-    if as_json:
-        typer.echo(json.dumps(result.to_json(), indent=1))
-    else:
-        Terminal().print(on_screen(result))
+    show(result, on_screen, as_json=as_json)
 
 
 def traces(
@@ -83,7 +79,4 @@ def traces(
             lines = [json.dumps(record, default=repr) for record in report.records]
             save("--samples", samples, "".join(f"{line}\n" for line in lines))
             typer.echo(f"--samples: {len(lines)} rows in {samples}", err=True)
-    if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=1))
-    else:
-        Terminal().print(on_screen(report))
+    show(report, on_screen, as_json=as_json)

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tracker_diag")
 
-ROOM = 6
-"""Lines of a terminal that the table leaves for its heading and for alerts."""
-
 
 def watch(
     source: Annotated[
@@ -147,7 +144,8 @@ class _Screen(AbstractContextManager["_Screen"]):
         if self._quiet:
             return
         if self._console.is_terminal:
-            self._live.update(FleetTable(fleet, self._console.height - ROOM), refresh=True)
+            most = self._console.height - 6  # the heading and alerts need room
+            self._live.update(FleetTable(fleet, most), refresh=True)
             return
         lines = [_line(row) for row in fleet.rows]
         for line in lines:

@@ -33,9 +33,6 @@ PAIRS_IN_WORDS: Mapping[str, str] = {
 QUANTILES = ("p50", "p95", "p99", "largest")
 """Statistics of |log-ratio| itself."""
 
-ONE_SCALE = 5.0
-"""Times by which the sizes of two outcomes may differ that are drawn over one scale."""
-
 DASHBOARD = ("loss", "entropy", "kl", "grad_norm")
 """What people watch anyway; it is often calm while something breaks."""
 
@@ -54,7 +51,7 @@ def outcomes_of(summary: Summary, known: Iterable[str]) -> list[str]:
     return judged or [name for name in known if declared(name).outcome and name not in DASHBOARD]
 
 
-def chosen(summary: Summary, known: Mapping[str, object], most: int = MOST) -> list[str]:
+def chosen(summary: Summary, known: Mapping[str, object]) -> list[str]:
     """Which of the series in `known` are drawn: what the cause rests on, the outcomes, other evidence, the dashboard.
 
     A statistic of one slice of `context` comes with that of the other. Without an incident, the tails are drawn.
@@ -68,12 +65,12 @@ def chosen(summary: Summary, known: Mapping[str, object], most: int = MOST) -> l
     names += [name for series in evidence for name in series[:1]]
     if any(finding.rule.link == "reward" for incident in incidents for finding in incident.findings):
         names += sorted(name for name in known if name.startswith("reward_component:"))  # which part pays
-    both = [part for name in names for part in (name, *_other_slice(name))]
+    both = [part for name in names for part in (name, *other_slice(name))]
     drawn: dict[str, str] = {}  # a statistic of single steps and of the window says the same: the first is drawn
     for name in (*both, *DASHBOARD):
         if name in known:
             drawn.setdefault(name.removesuffix("_step"), name)
-    return [*drawn.values()][:most]
+    return [*drawn.values()][:MOST]
 
 
 def rests_on(finding: Finding, known: Mapping[str, object]) -> tuple[str, Reading] | None:
@@ -100,8 +97,8 @@ def _drawable(finding: Finding, known: Mapping[str, object]) -> list[str]:
     return [*dict.fromkeys([main[0], *held])] if main else []
 
 
-def _other_slice(name: str) -> list[str]:
-    """The same statistic of the other slice of `context`."""
+def other_slice(name: str) -> list[StatKey]:
+    """The same statistic of the other slice of `context`, if it is one of them."""
     key = StatKey.parse(name)
     if key is None or key.slice not in CONTEXT:
         return []
@@ -163,7 +160,7 @@ def panels(summary: Summary) -> list[Panel]:
     outcomes = {*outcomes_of(summary, summary.curves)}
     drawn: dict[str, Panel] = {}
     for name in summary.curves:
-        key, others = StatKey.parse(name), [other for other in _other_slice(name) if other in summary.curves]
+        key, others = StatKey.parse(name), [other for other in other_slice(name) if other in summary.curves]
         role: Role = "hero" if main and main[0] in (name, *others) else "evidence"
         if role == "evidence" and name in (*outcomes, *DASHBOARD):
             role = "outcome" if name in outcomes else "dashboard"
@@ -176,12 +173,12 @@ def panels(summary: Summary) -> list[Panel]:
 
 
 def with_outcomes_together(drawn: Sequence[Panel]) -> list[Panel]:
-    """The panels, with the first outcome and the next of its size in one: a reward and its evaluation, say."""
+    """The panels, with the first outcome and the next of at most five times its size in one: reward and evaluation."""
     outcomes = [it for it in drawn if it.metric.outcome and it.role in ("hero", "outcome") and not it.log]
     for other in outcomes[1:]:
         first = outcomes[0]
         low, high = sorted((_size(first), _size(other)))
-        if 0 < high <= ONE_SCALE * low:
+        if 0 < high <= 5 * low:
             lines = {panel.name: panel.lines[""] for panel in (first, other)}
             both = replace(first, series=(*first.series, *other.series), lines=lines)
             return [both if panel is first else panel for panel in drawn if panel is not other]

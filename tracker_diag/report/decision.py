@@ -15,9 +15,6 @@ from tracker_diag.rules.triage import Summary
 TONES: dict[str, Tone] = {"stop": "error", "watch": "warn", "continue": "ok", "too_short": "unknown"}
 """Of a decision, by the action that is recommended."""
 
-NAME = 60
-"""Characters of a slice's name in a sentence."""
-
 
 @dataclass(frozen=True)
 class Decision:
@@ -84,7 +81,7 @@ def what(finding: Finding) -> str:
 
 def where(finding: Finding) -> str:
     """The slice in words with a comma before it; empty where it is the whole, or the title says it."""
-    place = PLACES.get(finding.slice, f"on {cut(finding.slice, NAME)}")
+    place = PLACES.get(finding.slice, f"on {cut(finding.slice, 60)}")
     return f", {place}" if place and place not in finding.rule.title else ""
 
 

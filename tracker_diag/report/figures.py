@@ -24,21 +24,14 @@ from tracker_diag.rules.triage import Summary
 
 COLORS = {name: light for name, (light, _) in SLICES.items()}
 """One colour for each slice in every picture."""
-ROOM = 0.3
-"""Part of the height of the curves that is left above them."""
-GREYS = ("0.2", "0.6")
-"""Of lines that are of no slice."""
 
 
 def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
     """The share of tokens beyond each |log-ratio|, on two log axes: a line per slice, dashed the baseline.
 
-    Square, as the picture cards of trackers are.
-
-    A tail that stretches moves to the right at the bottom; a bulk that only scales moves as a whole.
-
-    It is drawn during training and holds the interpreter meanwhile. So it leaves out what costs matplotlib most and
-    shows nothing: a layout found by drawing several times, minor ticks, formulas as labels. A quarter is left.
+    Square, as the picture cards of trackers are. It is drawn during training and holds the interpreter meanwhile. So it
+    leaves out what costs matplotlib most and shows nothing: a layout found by drawing several times, minor ticks,
+    formulas as labels. A quarter is left.
     """
     figure = Figure(figsize=(4.0, 4.0), dpi=175)
     axes = figure.add_axes((0.185, 0.125, 0.785, 0.80))
@@ -121,7 +114,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     log = panel.log and bool(values) and min(values) > 0
     if log:
         axes.set_yscale("log")
-    for (name, line), grey in zip(panel.lines.items(), GREYS, strict=False):
+    for (name, line), grey in zip(panel.lines.items(), ("0.2", "0.6"), strict=False):
         label = PLACES.get(name, name) or None
         axes.plot([*line], [*line.values()], color=COLORS.get(name, grey), lw=2.2, label=label)
     axes.set_facecolor("0.965")
@@ -132,7 +125,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
     axes.tick_params(axis="y", labelsize=12, length=0, colors="0.35")
     low, high = axes.get_ylim()  # above the curves is room for the marks
-    axes.set_ylim(low, high * (high / low) ** ROOM if log else high + (high - low) * ROOM)
+    axes.set_ylim(low, high * (high / low) ** 0.3 if log else high + (high - low) * 0.3)
     several = len(panel.lines) > 1
     title = panel.title.rpartition(": ")[2] if several else panel.title  # the legend names the slices
     axes.set_title(_cut(title, 50 if several else 80), fontsize=11, loc="left", pad=5, parse_math=False)

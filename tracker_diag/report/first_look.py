@@ -17,9 +17,6 @@ MISSING = {
 }  # fmt: skip
 """Reasons that no waiting takes away."""
 
-MOST = 5
-"""Remedies that are listed, those first that open most rules."""
-
 
 @dataclass(frozen=True)
 class Seen:
@@ -75,7 +72,7 @@ def first_look(
         rows.add_row("", Text(missing, style="yellow"))
     if whole:
         rows.add_row("rules", sight(len(rules), blind))
-        for number, (what, ids) in enumerate(remedies(_lacking(blind))[:MOST]):
+        for number, (what, ids) in enumerate(remedies(_lacking(blind))[:5]):
             more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
             names = ", ".join(rules[rule] for rule in ids[:3])
             rows.add_row("" if number else "to see more", Text(f"{what}: {names}{more}"))

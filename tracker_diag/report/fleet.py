@@ -21,17 +21,12 @@ LEVELS = ("error", "warn", "info", "unknown", "ok")
 """States of a run, the worst first. `info`: a note, to be watched. `unknown`: too few rows to judge."""
 LOUD = ("error", "warn")
 COLORS = {**STYLE, "ok": "green", "unknown": "dim"}
-MOST_NOTES = 5
-"""Notes below the table."""
-TAIL = "policy/post_tool/p95"
 SPARK = 40
 """Parts of a run that a small curve has."""
 SHOWN, ROWS, OPEN = 6, 14, 5
 """On the page before the fold: runs of a group, runs in all, groups. It has 1,500 pixels then, whatever is ill."""
 NAME = 30
 """Characters of a run's name before its note."""
-ROOMY = 100
-"""Columns from which on the table has wide gaps and the title of each rule."""
 
 
 Small: TypeAlias = tuple[float | None, ...]
@@ -143,7 +138,7 @@ def curves_of(summary: Summary, series: Mapping[str, Mapping[int, float]]) -> tu
     """The small curves of a run's row: of its outcome, and of what broke first or the tail."""
     outcome = next((name for name in ("reward", "eval_score") if name in series), None)
     hero = next((panel for panel in panels(summary) if panel.role == "hero"), None)
-    calm = series.get(TAIL, {}) if main_finding(summary) is None else {}
+    calm = series.get("policy/post_tool/p95", {}) if main_finding(summary) is None else {}
     tail = calm if hero is None else hero.lines.get("post_tool") or next(iter(hero.lines.values()))
     ends = (summary.first_step or 0, summary.last_step or 0)
     return spark(series[outcome], ends) if outcome else (), spark(tail, ends, log=hero is None or hero.log)
@@ -158,7 +153,7 @@ def spark(curve: Mapping[int, float], ends: tuple[int, int], *, log: bool = Fals
 class FleetTable:
     """The table for a terminal, by the rule that broke first; runs of which nothing is to be said share a line.
 
-    Long names give way where there is no room.
+    From 100 columns on it has wide gaps and the title of each rule. Long names give way where there is no room.
 
     Args:
         most: runs in the table, the worst ones.
@@ -175,15 +170,15 @@ class FleetTable:
         groups = grouped(fleet)
         loud = [row for _, level, rows in groups if level in LOUD for row in rows]
         if loud:
-            yield _table(loud[: self._most], roomy=options.max_width >= ROOMY)
+            yield _table(loud[: self._most], roomy=options.max_width >= 100)
         for _, level, rows in groups:
             if level not in LOUD:
                 names = ", ".join(cut(row.run, NAME) for row in rows)
                 yield one_line(f"{level}: {len(rows)} run{'s' * (len(rows) != 1)}: {names}", COLORS[level])
         notes = notes_of(fleet.sorted)
-        for note in notes[:MOST_NOTES]:
+        for note in notes[:5]:
             yield one_line(note, "dim")
-        for hidden, what in ((len(notes) - MOST_NOTES, "more notes"), (len(loud) - len(loud[: self._most]), "more")):
+        for hidden, what in ((len(notes) - 5, "more notes"), (len(loud) - len(loud[: self._most]), "more")):
             if hidden > 0:
                 yield Text(f"and {hidden} {what}", style="dim")
 

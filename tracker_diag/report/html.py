@@ -1,8 +1,10 @@
 """One self-contained HTML page: the decision, what it costs, the curves under one cursor, and folded evidence."""
 
 from collections.abc import Callable, Sequence
+from html import escape
 from typing import Any
 
+from tracker_diag.errors import MissingExtra
 from tracker_diag.records import Table
 from tracker_diag.report.charts import Chart, axis_ticks, chart, drawn_marks
 from tracker_diag.report.curves import (
@@ -65,6 +67,18 @@ def render_html(summary: Summary, tables: Sequence[Table] = (), cost: str = "", 
         issue=note_on(summary, f"`tracker-diag diagnose {summary.source}`"),
         note=note,
     )
+
+
+def shown(summary: Summary) -> str | None:
+    """The page in a frame of its own, for the output of a notebook's cell; None without jinja2 (then it shows text)."""
+    try:
+        page = escape(render_html(summary))
+    except MissingExtra:
+        return None
+    return f'<iframe srcdoc="{page}" title="tracker_diag" width="100%" height="640" frameborder="0"></iframe>'
+
+
+Summary.shown_by = shown  # from here, as rules know no report
 
 
 def _charts(summary: Summary, ends: tuple[float, float]) -> dict[Role, list[Chart]]:

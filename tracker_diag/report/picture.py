@@ -21,20 +21,17 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 _turn = threading.Lock()
 """One thread draws at a time: several trackers may be written to, and matplotlib shares its fonts."""
 
-AT_EXIT = 10.0
-"""Seconds that the end of the process waits for a picture."""
-
 _process = os.getpid()
 
 
 @atexit.register
 def _draw_no_more() -> None:
-    """Wait for the picture that is being drawn, and let no other begin.
+    """Wait ten seconds for the picture that is being drawn, and let no other begin.
 
     The end of Python stops our threads. If one of them is in the C++ of matplotlib then, the process may abort.
     """
     if os.getpid() == _process:  # in a fork nobody gives the turn back
-        _turn.acquire(timeout=AT_EXIT)
+        _turn.acquire(timeout=10)
 
 
 def ready() -> None:

@@ -1,11 +1,12 @@
 """Pages from the templates of this folder: all texts escaped, nothing loaded from anywhere; and their colours.
 
-Each colour has one meaning in every page and picture, so that colour-blind people can separate them. Slices and runs
-follow Okabe and Ito's palette, made dark enough for text on white (contrast of 4.5 and more).
+Each colour is for a light ground and for a dark one. It has one meaning in every page and picture, so that colour-blind
+people can separate them. Slices and runs follow Okabe and Ito's palette, made dark enough for text on white (contrast
+of 4.5 and more).
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from tracker_diag.errors import require
 from tracker_diag.report.console import digits
@@ -22,12 +23,9 @@ def rendered(template: str, filters: Mapping[str, Callable[..., Any]], **given: 
     return text.encode(errors="replace").decode()  # halves of a character, which no file takes
 
 
-Color: TypeAlias = tuple[str, str]
-"""On a light ground and on a dark one."""
+SLICES: Mapping[str, tuple[str, str]] = {"text_only": ("#1f6fb2", "#7ab8ee"), "post_tool": ("#c2460f", "#f79463")}
 
-SLICES: Mapping[str, Color] = {"text_only": ("#1f6fb2", "#7ab8ee"), "post_tool": ("#c2460f", "#f79463")}
-
-RUNS: tuple[Color, ...] = (
+RUNS: tuple[tuple[str, str], ...] = (
     ("#3c4654", "#c9d2dc"),
     ("#a0307c", "#ee9bd0"),
     ("#007a5a", "#4fd0a8"),

@@ -25,11 +25,8 @@ from tracker_diag.rules.triage import Summary
 LABELS = 11
 """Width of the labels next to the verdict."""
 
-LINES, COLUMNS = 6, 78
-"""Of an alert, without the two columns at its left."""
-
-CURVES = 3
-"""Of those of the summary that are drawn."""
+COLUMNS = 78
+"""Of an alert, without the two at its left."""
 
 
 def alert(notice: Notice, see: str = "") -> str:
@@ -39,7 +36,7 @@ def alert(notice: Notice, see: str = "") -> str:
         see: the last line, which is not cut.
     """
     head = [notice.decision, notice.title] if notice.decision else [notice.title]
-    room = max(LINES - len(head) - math.ceil(len(see) / COLUMNS), 1)
+    room = max(6 - len(head) - math.ceil(len(see) / COLUMNS), 1)
     lines = notice.text.splitlines()[bool(notice.decision) :][: room - (room > 2)]  # `text` begins with the decision
     body: list[str] = []
     for left, line in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
@@ -71,7 +68,7 @@ def verdict(
     parts: list[RenderableType] = [head, _broke_first(summary, color, cost, live)]
     loud = [incident for incident in summary.incidents if incident.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
-        curves = [_labelled(panel) for panel in panels(summary)[:CURVES]]
+        curves = [_labelled(panel) for panel in panels(summary)[:3]]
         drawn = timeline(
             [_dated(summary, incident) for incident in loud],
             summary.first_step,

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.metrics.statistics import declared
 from tracker_diag.report.console import cut, digits
-from tracker_diag.report.curves import PLACES, QUANTILES, baselines, main_finding, rests_on
+from tracker_diag.report.curves import PLACES, QUANTILES, baselines, main_finding, other_slice, rests_on
 from tracker_diag.report.evidence import damage, spent
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.rules.few_rows import waiting
@@ -15,9 +15,6 @@ from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.recommendation import watched_level
 from tracker_diag.rules.triage import Summary
-
-SMALL = 0.05
-"""Part of the best level below which a fall that no test has found is not mentioned."""
 
 Tone: TypeAlias = Literal["error", "warn", "info", "ok", "unknown", ""]
 
@@ -137,15 +134,12 @@ def _how_far(summary: Summary, first: Finding, now: Now | None, ago: str, tone: 
 
 def _other_slice(summary: Summary, now: Now, first: Finding) -> str:
     """How the other slice of `context` has moved meanwhile, against its mean before the onset."""
-    key = StatKey.parse(now.series)
-    if key is None or key.slice not in PLACES or key.slice == "all":
-        return ""
-    other = "text_only" if key.slice == "post_tool" else "post_tool"
-    points = summary.curves.get(StatKey(key.pair, other, key.stat), {})
-    before = [value for step, value in points.items() if step < first.onset and value > 0]
-    if not before or now.step not in points or points[now.step] <= 0:
-        return ""
-    return f"{PLACES[other]} {times(points[now.step] * len(before) / sum(before))}"
+    for other in other_slice(now.series):
+        points = summary.curves.get(other, {})
+        before = [value for step, value in points.items() if step < first.onset and value > 0]
+        if before and points.get(now.step, 0.0) > 0:
+            return f"{PLACES[other.slice]} {times(points[now.step] * len(before) / sum(before))}"
+    return ""
 
 
 def name_of(series: str) -> str:
@@ -187,7 +181,7 @@ def _harm(summary: Summary) -> Tile:
     levels = f"{outcome.series}, {digits(outcome.baseline)} at its best → {digits(outcome.value)} lately"
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
     means = f"both are means, up to step {outcome.at or 0:,} and {end:,}"
-    if not proven and sinks is None and not lost < -SMALL:
+    if not proven and sinks is None and not lost < -0.05:
         return Tile("no harm yet", levels, means)
     onset = sinks if began is None else began
     when = [f"damage since step {onset:,}"] if onset is not None else ["no sure fall yet"] * (not proven)

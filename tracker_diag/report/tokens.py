@@ -22,12 +22,12 @@ STRENGTHS = (1, 2, 4, 8)
 BROKEN = len(STRENGTHS) + 1
 """The strength of what is NaN or infinite."""
 
-BARS = "·▂▄▆█×"
-"""A strip of tokens without text, by strength."""
-IN_STRIP = 16
-"""Tokens on either side of the largest in such a strip."""
 IN_TABLE = 300
 """Characters of an excerpt in the table."""
+
+STEER = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+"""Categories of Unicode whose characters are not shown as they are, but for two that join letters."""
+SIGNS = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {"\n": "↵", "\t": "⇥"}
 
 MOST_PLACES, OPEN = 6, 3
 """In the page: slices, and sequences of each that are not folded."""
@@ -64,18 +64,8 @@ def excerpt(sequence: WorstSequence) -> list[range]:
 
 def visible(text: str) -> str:
     """`text` with a sign for each character that steers or is no character, and none that turns the line around."""
-    return "".join(map(_seen, text))
-
-
-def _seen(char: str) -> str:
-    code = ord(char)
-    if char in "\n\t":
-        return "↵" if char == "\n" else "⇥"
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if char in "\u200c\u200d" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
-        return char
-    return f"⟨{code:X}⟩"
+    steers = {char for char in {*text} if unicodedata.category(char) in STEER} - {"\u200c", "\u200d"}
+    return text.translate({ord(char): SIGNS.get(char, f"⟨{ord(char):X}⟩") for char in steers})
 
 
 def worst_table(sequences: Sequence[WorstSequence]) -> Table:
@@ -98,8 +88,9 @@ def _in_line(sequence: WorstSequence) -> str:
     """The excerpt in one line, «the largest» marked: as text with [the tool's output], else as a bar a token."""
     strong, at = strengths(sequence), sequence.position - sequence.first
     if sequence.texts is None:
-        shown = range(max(0, at - IN_STRIP), min(len(strong), at + IN_STRIP + 1))
-        bars = ["□" if sequence.tool_output[i] else BARS[strong[i]] if sequence.sampled[i] else " " for i in shown]
+        shown = range(max(0, at - 16), min(len(strong), at + 17))
+        signs = "·▂▄▆█×"  # by strength
+        bars = ["□" if sequence.tool_output[i] else signs[strong[i]] if sequence.sampled[i] else " " for i in shown]
         bars[at - shown.start] = f"«{bars[at - shown.start]}»"
         return "".join(bars).strip()
     line = ""

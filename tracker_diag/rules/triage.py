@@ -108,7 +108,7 @@ class Summary:
     __repr__ = __str__
 
     shown_by: ClassVar[Callable[["Summary"], str | None] | None] = None
-    """Makes what a notebook shows of it; set by `report.notebook`, as rules know no report."""
+    """Makes what a notebook shows of it; set by `report.html`, as rules know no report."""
 
     def _repr_html_(self) -> str | None:
         return None if Summary.shown_by is None else Summary.shown_by(self)

@@ -11,7 +11,7 @@ from tracker_diag.errors import UnknownName, require
 from tracker_diag.metrics.aliases import EVALUATION, TARGET, KeyMap, frameworks, nearest
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.curves import chosen
-from tracker_diag.report.notebook import shown
+from tracker_diag.report.html import shown
 from tracker_diag.rules.acknowledged import SETTING
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
