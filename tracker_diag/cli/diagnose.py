@@ -114,11 +114,7 @@ def exit_on(summary: Summary, fail_on: FailOn | None) -> None:
 
 
 def print_verdict(whole: RenderableType, summary: Summary, source: str = "", *, blind: bool, quiet: bool) -> None:
-    """Print the verdict or its one line, and with `blind` what could not be seen.
-
-    Args:
-        source: how the run was read; cut to 150 characters unless `blind`.
-    """
+    """Print the verdict or its one line, and how the run was read; with `blind` also what could not be seen."""
     screen = Terminal()
     screen.print(unbroken(Text(headline(summary))) if quiet else whole, crop=False)
     if blind:

@@ -15,8 +15,7 @@ def preflight(
         typer.Option(help="Token table of one real batch, as replay takes it; only its first step is read."),
     ] = None,
     samples: Annotated[
-        Path | None,
-        typer.Option(help="JSON Lines, one sample each: reward, group, success; return, value."),
+        Path | None, typer.Option(help="JSON Lines, one sample each: reward, group, success; return, value.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="The run's settings with those of its evaluation: YAML, JSON.")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tracker_diag.cli.options import Which, refuse, refusing
 from tracker_diag.errors import RuleError, nearest
-from tracker_diag.report.console import Terminal
+from tracker_diag.report.console import Terminal, labelled
 from tracker_diag.rules.cases import check_rule, load_cases
 from tracker_diag.rules.conditions import words
 from tracker_diag.rules.loader import chosen, in_force, load_rules
@@ -56,12 +56,10 @@ def show(
             f"rule: {rule_id!r} given, expected an id or a name of tracker-diag rules list{near}; "
             "your own are found with --rules FOLDER"
         )
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column()
-    for name, text in page(rule).items():
-        facts.add_row(name, Text(text))
-    Terminal().print(facts)
+    rows = labelled(0)
+    for heading, text in page(rule).items():
+        rows.add_row(heading, Text(text))
+    Terminal().print(rows)
 
 
 def page(rule: Rule) -> dict[str, str]:

@@ -108,11 +108,7 @@ def _write_page(file: Path | None, fleet: Fleet, every: float | None) -> None:
 
 
 class _Screen(AbstractContextManager["_Screen"]):
-    """Shows the runs during the watch: a table that changes in a terminal, otherwise a line for each change.
-
-    Args:
-        quiet: show nothing but the page and a bar; the table comes at the end.
-    """
+    """The runs during the watch: in a terminal a table, elsewhere a line for each change; if `quiet`, a bar alone."""
 
     def __init__(self, watcher: "Watch", html: Path | None, every: float, *, quiet: bool) -> None:
         self._watcher, self._html, self._every, self._quiet = watcher, html, every, quiet

@@ -26,7 +26,7 @@ from tracker_diag.metrics.series import (
 )
 from tracker_diag.metrics.statistics import OF_WINDOW, STATISTICS, slice_statistics, statistic
 from tracker_diag.records import Histogram, Record, Scalar, Table
-from tracker_diag.report.first_look import Seen, first_look
+from tracker_diag.report.first_look import first_look
 from tracker_diag.report.tables import BASELINE
 from tracker_diag.rules.earlier import JUDGED, Earlier
 from tracker_diag.rules.engine import STATE_VALUES, Engine
@@ -181,13 +181,12 @@ def seen(
     whole: bool,
 ) -> RenderableType:
     """What is seen of the run, and what would open the eyes of more rules; `shown_by`, `whole` as in `first_look`."""
-    why = absent(windows, reach)
     tokens: dict[Pair, Counter[str]] = {pair: _tokens(windows.get(pair)) for pair in PAIRS}
-    pairs = [Seen(pair, n["text_only"], n["post_tool"], why.get(pair), n[UNKNOWN]) for pair, n in tokens.items()]
+    lacks = absent(windows, reach)
     names = {rule.id: rule.name for rule in engine.rules}
-    against = _against(engine.earlier, windows, whole=whole)
     return first_look(
-        step, pairs, shown_by, names, engine.blind(), tools=reach.tools, against=against, whole=whole
+        step, tokens, lacks, shown_by=shown_by, rules=names, blind=engine.blind(), tools=reach.tools,
+        against=_against(engine.earlier, windows, whole=whole), whole=whole,
     )  # fmt: skip
 
 

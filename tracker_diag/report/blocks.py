@@ -19,8 +19,7 @@ def heights(
 ) -> list[Heights]:
     """`curves`, places and values, between the places `low` and `high`, on one scale; empty where no value is finite.
 
-    Args:
-        log: whether the scale is logarithmic; it is linear where a value is not above 0.
+    A logarithmic scale is linear where a value is not above 0.
     """
     inside = [
         [(at, min(max(value, -MOST), MOST)) for at, value in curve if math.isfinite(value) and low <= at <= high]

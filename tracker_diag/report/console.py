@@ -17,8 +17,6 @@ from rich.text import Text
 QUIET = "TRACKER_DIAG_QUIET"
 """Environment variable: set to anything but 0, only warnings are shown."""
 
-COLORS = {logging.WARNING: "yellow", logging.ERROR: "red"}
-
 
 CONTROL: dict[int, str | None] = {
     **{code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"},
@@ -78,7 +76,8 @@ class Screen(logging.Handler):
         if any(not isinstance(handler, Screen) for handler in handlers):
             return
         head, _, rest = record.getMessage().partition("\n")
-        text = Text.assemble(("tracker_diag: ", "dim"), (head, f"bold {COLORS.get(record.levelno, '')}".strip()))
+        color = {logging.WARNING: "bold yellow", logging.ERROR: "bold red"}.get(record.levelno, "bold")
+        text = Text.assemble(("tracker_diag: ", "dim"), (head, color))
         _show(text, *([Text(rest)] if rest else []))
 
 

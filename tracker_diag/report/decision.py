@@ -34,11 +34,7 @@ class Decision:
 
 
 def decide(summary: Summary, cost: str = "") -> Decision:
-    """The decision on a run.
-
-    Args:
-        cost: what was spent since the onset of the first break; the number of steps by default.
-    """
+    """The decision on a run; `cost` is what was spent since the onset of the first break, by default in steps."""
     first, action = main_finding(summary), summary.recommendation.action
     verb, rows = _verb(summary), f"{summary.steps:,} row{'s' * (summary.steps != 1)}"
     if first is not None:

@@ -73,12 +73,9 @@ def reward_figure(histogram: Histogram, title: str) -> Figure:
 
 
 def decision_figure(summary: Summary) -> Figure:
-    """The decision, what to do first, where to resume, and the curve with its onset and damage.
+    """The decision where something broke, what to do first, where to resume, and the curve with its marks.
 
     Trackers show it on small cards: its letters can be read at half its size.
-
-    Args:
-        summary: of a run in which something broke.
     """
     decision = decide(summary)
     title = textwrap.wrap(_cut(str(decision), 150), 47)

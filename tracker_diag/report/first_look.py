@@ -1,13 +1,14 @@
 """First look: what the diagnostics see of a run, and what would open their eyes to more."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracker_diag.metrics.own import SAMPLED
 from tracker_diag.metrics.reasons import SAY_TURN, Reason, Why
+from tracker_diag.metrics.series import UNKNOWN, Pair
 from tracker_diag.report.console import labelled
 from tracker_diag.rules.triage import Summary
 
@@ -18,34 +19,23 @@ MISSING = {
 """Reasons that no waiting takes away."""
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What is there of one pair."""
-
-    pair: str
-    text_only: int
-    """Tokens in the window."""
-    post_tool: int
-    lacks: Reason | None
-    """Why the pair has no values; None if it has."""
-    unknown: int = 0
-    """Tokens of which nobody has said whether a tool result comes before them."""
-
-
 def first_look(
     step: int | None,
-    pairs: Sequence[Seen],
+    tokens: Mapping[Pair, Counter[str]],
+    lacks: Mapping[Pair, Reason],
+    *,
     shown_by: str,
     rules: Mapping[str, str],
     blind: Mapping[str, Sequence[Reason]],
-    *,
-    tools: bool = True,
-    against: str = "",
-    whole: bool = True,
+    tools: bool,
+    against: str,
+    whole: bool,
 ) -> RenderableType:
     """What is seen of each pair, the slices and the rules, and what to pass for more rules; in short three lines.
 
     Args:
+        tokens: how many of each slice are in the window, by pair.
+        lacks: why a pair has no values.
         shown_by: which argument showed the tokens after a tool.
         rules: the name of each rule, by id.
         blind: why rules cannot see, by rule.
@@ -55,19 +45,24 @@ def first_look(
     """
     rows = labelled(0)
     if whole:
-        for it in pairs:
-            unknown = f", {it.unknown:,} unknown" if it.unknown else ""
-            tokens = f"{it.post_tool:,} tokens after a tool, {it.text_only:,} before any{unknown}"
-            rows.add_row(it.pair, tokens if it.lacks is None else str(it.lacks))
+        for pair, n in tokens.items():
+            unknown = f", {n[UNKNOWN]:,} unknown" if n[UNKNOWN] else ""
+            there = f"{n['post_tool']:,} tokens after a tool, {n['text_only']:,} before any{unknown}"
+            rows.add_row(pair, str(lacks[pair]) if pair in lacks else there)
         if tools and shown_by:
             rows.add_row("post_tool", shown_by)
     else:
-        rows.add_row("tokens", _tokens(pairs) or "none")
+        by_count: dict[str, list[str]] = {}  # pairs with as many tokens share a text
+        for pair in [pair for pair in tokens if pair not in lacks]:
+            there = f"{tokens[pair]['post_tool']:,} after a tool, {tokens[pair]['text_only']:,} before any"
+            by_count.setdefault(there, []).append(pair)
+        rows.add_row("tokens", "; ".join(f"{n} ({', '.join(names)})" for n, names in by_count.items()) or "none")
     if against:
         rows.add_row("baseline", against)
-    if any(pair.unknown for pair in pairs):
+    seen = {name for n in tokens.values() for name, many in n.items() if many}
+    if UNKNOWN in seen:
         rows.add_row("unknown", Text(f"a prompt may end with a tool result or not: {SAY_TURN}", style="yellow"))
-    if tools and any(pair.text_only for pair in pairs) and not any(pair.post_tool for pair in pairs):
+    if tools and "text_only" in seen and "post_tool" not in seen:
         missing = "no token comes after a tool here; if the agent calls tools, give model_mask, 0 on what they returned"
         rows.add_row("", Text(missing, style="yellow"))
     if whole:
@@ -81,15 +76,6 @@ def first_look(
         rows.add_row("rules", f"{active} of {len(rules)} active; run.diag.explain() says what the others lack")
     head = "no step yet" if step is None else f"what is seen at step {step}"
     return Group(Text.assemble(("tracker_diag: ", "dim"), (head, "bold")), rows)
-
-
-def _tokens(pairs: Sequence[Seen]) -> str:
-    """How many are after a tool, and how many before any, with the pairs of which that is so."""
-    seen: dict[str, list[str]] = {}
-    for it in pairs:
-        if it.lacks is None:
-            seen.setdefault(f"{it.post_tool:,} after a tool, {it.text_only:,} before any", []).append(it.pair)
-    return "; ".join(f"{tokens} ({', '.join(names)})" for tokens, names in seen.items())
 
 
 def sight(rules: int, blind: Mapping[str, Sequence[Reason]]) -> str:

@@ -108,11 +108,7 @@ class Fleet:
 
 
 def grouped(fleet: Fleet) -> list[tuple[str, str, list[FleetRow]]]:
-    """The runs by the rule that broke first, the worst on top; what is not known and what is ok come last.
-
-    Returns:
-        A title, the level and the runs of each group.
-    """
+    """Title, level and runs of each rule that broke first, the worst on top; what is unknown or ok comes last."""
     by_rule: dict[tuple[str, str], list[FleetRow]] = {}
     for row in fleet.sorted:
         loud = row.level in LOUD
@@ -151,12 +147,9 @@ def spark(curve: Mapping[int, float], ends: tuple[int, int], *, log: bool = Fals
 
 
 class FleetTable:
-    """The table for a terminal, by the rule that broke first; runs of which nothing is to be said share a line.
+    """The table for a terminal, of the `most` worst runs; runs of which nothing is to be said share a line.
 
     From 100 columns on it has wide gaps and the title of each rule. Long names give way where there is no room.
-
-    Args:
-        most: runs in the table, the worst ones.
     """
 
     def __init__(self, fleet: Fleet, most: int | None = None) -> None:
@@ -217,11 +210,7 @@ def _cells(row: FleetRow, *, roomy: bool, titled: bool) -> dict[str, Text]:
 
 
 def render_fleet(fleet: Fleet, every: float | None = None) -> str:
-    """The page. All texts are escaped; it loads nothing from anywhere.
-
-    Args:
-        every: seconds until the page reloads itself; None if the watch has ended.
-    """
+    """The page; it reloads itself after `every` seconds, or not at all where the watch has ended."""
     reload = None if every is None else max(round(every), 1)
     groups = grouped(fleet)
     ill = min(sum(level in LOUD for _, level, _ in groups), OPEN)

@@ -28,12 +28,7 @@ from tracker_diag.rules.triage import Summary
 
 
 def render_html(summary: Summary, tables: Sequence[Table] = (), cost: str = "", note: str = "") -> str:
-    """The page. All texts are escaped; it loads nothing from anywhere.
-
-    Args:
-        cost: what was spent since the onset of what broke first; the number of steps by default.
-        note: what else is to be said, in small print at the end.
-    """
+    """The page, all texts escaped, with `note` in small print at its end; `cost` as in `decide`."""
     ends = (float(summary.first_step or 0), float(summary.last_step or 0))
     filters: dict[str, Callable[..., Any]] = {
         "cell": _cell,

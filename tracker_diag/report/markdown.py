@@ -41,12 +41,7 @@ def escaped(value: Cell) -> str:
 
 
 def note_on(summary: Summary, links: str, picture: str = "") -> str:
-    """The decision in the first line, then what to do, where to resume and the cost. Trackers fold the rest.
-
-    Args:
-        links: to pages with more detail.
-        picture: of the curves.
-    """
+    """The decision in the first line, with `links` to more; then what to do and the cost. Trackers fold the rest."""
     decision, first = decide(summary), main_finding(summary)
     tiles = [f"**{tile.value}** {tile.what}" + (f" ({tile.note})" if tile.note else "") for tile in decision.tiles]
     head = f"**{escaped(str(decision))}.** {links}".strip()

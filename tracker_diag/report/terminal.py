@@ -30,11 +30,7 @@ COLUMNS = 78
 
 
 def alert(notice: Notice, see: str = "") -> str:
-    """A notice in six lines of 80 columns at most: what to do, what broke, the first step, why, and where to look.
-
-    Args:
-        see: the last line, which is not cut.
-    """
+    """A notice in six lines of 80 columns at most, `see` whole as the last: what to do, what broke, since when, why."""
     head = [notice.decision, notice.title] if notice.decision else [notice.title]
     room = max(6 - len(head) - math.ceil(len(see) / COLUMNS), 1)
     lines = notice.text.splitlines()[bool(notice.decision) :][: room - (room > 2)]  # `text` begins with the decision
@@ -69,13 +65,8 @@ def verdict(
     loud = [incident for incident in summary.incidents if incident.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
         curves = [_labelled(panel) for panel in panels(summary)[:3]]
-        drawn = timeline(
-            [_dated(summary, incident) for incident in loud],
-            summary.first_step,
-            summary.last_step,
-            curves,
-            summary.events,
-        )
+        dated = [_dated(summary, incident) for incident in loud]
+        drawn = timeline(dated, summary.first_step, summary.last_step, curves, summary.events)
         parts += [Text(), drawn, Text()] if curves else [drawn]
     parts.append(_the_rest(summary, live, explains))
     places = [("see", place) for place in where[:1]] + [("", place) for place in where[1:2]] + [("all of it", again)]

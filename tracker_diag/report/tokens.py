@@ -105,7 +105,7 @@ def _in_line(sequence: WorstSequence) -> str:
 
 @dataclass(frozen=True)
 class Strip:
-    """One sequence as the page shows it. Its width is 100."""
+    """One sequence as the page shows it. Lengths and places are in hundredths of the strip's width."""
 
     sequence: WorstSequence
     up: str
@@ -150,29 +150,24 @@ def groups(sequences: Sequence[WorstSequence]) -> list[Group]:
     shown: list[Group] = []
     for (pair, slice, onset), kept in list(by_place.items())[:MOST_PLACES]:
         chosen = [it for moment, most in ROOM.items() for it in [it for it in kept if it.moment == moment][:most]]
-        limit = chosen[0].limit
-        top = max(2.0, *(float(_height(_largest(it), it.limit)) for it in chosen))
+        top = max(2.0, *(float(_heights(it)[it.sampled].max()) for it in chosen))
         strips = tuple(_strip(it, top) for it in chosen)
-        edges = tuple(limit * times for times in STRENGTHS)
+        edges = tuple(chosen[0].limit * times for times in STRENGTHS)
         shown.append(Group(pair, visible(slice), onset, edges, 50 / top, strips[:OPEN], strips[OPEN:]))
     return shown
 
 
-def _largest(sequence: WorstSequence) -> float:
-    sizes = np.abs(sequence.log_ratios[sequence.sampled])
-    return float(sizes[np.isfinite(sizes)].max(initial=0.0))
-
-
-def _height(sizes: Float64Array | float, limit: float) -> Float64Array:
-    """1 for what is at the limit, 2 for three times as much, and so on."""
-    return np.asarray(np.log2(1 + sizes / limit))
+def _heights(sequence: WorstSequence) -> Float64Array:
+    """(W,) 1 for what is at the limit, 2 for three times as much, and so on; 0 for what is no number."""
+    sizes = np.abs(np.nan_to_num(sequence.log_ratios, nan=0.0, posinf=0.0, neginf=0.0))
+    return np.asarray(np.log2(1 + sizes / sequence.limit))
 
 
 def _strip(sequence: WorstSequence, top: float) -> Strip:
     inside = np.flatnonzero(sequence.sampled | sequence.tool_output)
     low, high = int(inside[0]), int(inside[-1]) + 1
     n, ratios, strong = high - low, sequence.log_ratios, strengths(sequence)
-    heights = 50 * _height(np.abs(np.nan_to_num(ratios, nan=0.0, posinf=0.0, neginf=0.0)), sequence.limit) / top
+    heights = 50 * _heights(sequence) / top
     up, down, broken = "", "", ""
     for i in range(low, high):
         x = f"M{i - low + 0.5:g} "
