@@ -13,7 +13,8 @@ from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import PREFIX, Metric, training
 from tracker_diag.metrics.series import ALL, CONTEXT, StatKey
-from tracker_diag.stats.pareto import pareto_k_of
+from tracker_diag.stats.gradient import clipped_away
+from tracker_diag.stats.pareto import pareto_k_of, reliable_below
 from tracker_diag.stats.shape import tail_stretch
 from tracker_diag.stats.tails import Estimate, SliceWindow
 from tracker_diag.stats.weights import clip_fraction
@@ -35,19 +36,11 @@ class Samples:
     too_few: Why
 
 
-def _sequences(window: SliceWindow) -> int:
-    return int(window.sequences.n) if window.sequences is not None and window.sequence_counts is not None else 0
-
-
-def _since_reference(window: SliceWindow) -> int:
-    return 0 if window.then is None else min(window.n, int(window.then.sum()))
-
-
 TOKENS = Samples(lambda window: window.n, Why.FEW_TOKENS)
-SEQUENCES = Samples(_sequences, Why.FEW_SEQUENCES)
-APPLIED = Samples(lambda window: 0 if window.applied is None else int(window.applied[0]), Why.FEW_APPLIED)
-GRADIENT = Samples(lambda window: window.gradient_tokens, Why.FEW_ADVANTAGES)
-AGAINST_REFERENCE = Samples(_since_reference, Why.NO_REFERENCE)
+SEQUENCES = Samples(lambda window: int(window.sequences.n), Why.FEW_SEQUENCES)
+APPLIED = Samples(lambda window: int(window.applied[0]), Why.FEW_APPLIED)
+GRADIENT = Samples(lambda window: int(window.gradient[:6].sum()), Why.FEW_ADVANTAGES)
+AGAINST_REFERENCE = Samples(lambda window: min(window.n, int(window.then.sum())), Why.NO_REFERENCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +139,7 @@ _TABLE = (
     Statistic(
         name="ess_sequence", unit="share", worse="lower", logged=CONTEXT, in_page=True, of_reference=False,
         meaning="the same for sequences, r summed over a sequence's tokens in the slice",
-        samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda window: window.of_sequences.ess,
+        samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda window: window.sequences.ess,
         chart="ESS",
     ),
     Statistic(
@@ -162,7 +155,7 @@ _TABLE = (
     Statistic(
         name="modified_fraction", unit="share", worse="higher", samples=APPLIED,
         meaning="tokens whose applied weight is not exp r: truncated or masked",
-        value=lambda window: window.modified_fraction,
+        value=lambda window: window.applied[3] / window.applied[0],
     ),
     Statistic(
         name="max_weight_share", unit="share", worse="higher", scale="log",
@@ -181,7 +174,7 @@ _TABLE = (
     ),
     Statistic(
         name="pareto_k_excess", unit="shape", worse="higher", of_reference=False,
-        value=lambda window: window.pareto_k_excess,
+        value=lambda window: window.pareto_k - reliable_below(window.n),
         meaning="k̂ less its limit for n tokens, min(1 − 1/log10 n, 0.7): above 0 no weighted mean is to be trusted",
     ),
     Statistic(
@@ -192,7 +185,7 @@ _TABLE = (
     Statistic(
         name="pareto_k_sequence", unit="shape", worse="higher", samples=SEQUENCES, needs=MIN_SEQUENCES,
         meaning="Pareto k̂ of the sequences' weights; of a good token k̂ no proof",
-        value=lambda window: math.nan if window.sequence_counts is None else pareto_k_of(window.sequence_counts),
+        value=lambda window: pareto_k_of(window.sequence_counts),
     ),
     Statistic(
         name="k1", unit="nat", worse="neither", value=lambda window: window.k1,
@@ -221,12 +214,12 @@ _TABLE = (
     Statistic(
         name="gradient_clipped", unit="share", worse="higher", samples=GRADIENT, of_reference=False,
         meaning="part of the slice's own Σ|advantage · weight| that clipping takes away",
-        value=lambda window: window.gradient_clipped,
+        value=lambda window: clipped_away(window.gradient),
     ),
     Statistic(
         name="tail_stretch", unit="nat", worse="higher", samples=AGAINST_REFERENCE, needs=2000,
         meaning="change of log(p99/p50) against the reference period",
-        value=lambda window: math.nan if window.then is None else tail_stretch(window.magnitudes, window.then),
+        value=lambda window: tail_stretch(window.magnitudes, window.then),
     ),
 )  # fmt: skip
 

@@ -36,7 +36,7 @@ from tracker_diag.rules.signals.often import Often
 from tracker_diag.rules.signals.spike import Spike
 from tracker_diag.stats.attribution import Carrier
 from tracker_diag.stats.histogram import HIGHEST, rebin
-from tracker_diag.stats.tails import Estimate, SliceWindow
+from tracker_diag.stats.tails import Estimate
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.step import Progress
@@ -284,8 +284,7 @@ def histograms(windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair]) -> Ite
         if window.signal:
             for name in CONTEXT:
                 of_slice = window.context[name]
-                now = rebin(of_slice.magnitudes, HISTOGRAM_EDGES)
-                then = np.zeros_like(now) if of_slice.then is None else rebin(of_slice.then, HISTOGRAM_EDGES)
+                now, then = (rebin(counts, HISTOGRAM_EDGES) for counts in (of_slice.magnitudes, of_slice.then))
                 yield Histogram(f"{PREFIX}{pair}/{name}/hist", pair, name, now, HISTOGRAM_EDGES, then)
 
 
@@ -299,7 +298,7 @@ def slices_table(windows: Mapping[Pair, PairWindow], names: Names) -> Table:
             now = slice_statistics(slice_window, OF_WINDOW if window.signal else ())
             cells = {stat: _finite(estimate) for stat, estimate in now.items()} | {
                 "count": slice_window.n,
-                BASELINE: _p95(slice_window),
+                BASELINE: _finite(statistic("p95").estimate(slice_window.other_cells)),
             }
             note = _note(name, names) or ("" if window.signal else str(reason(Why.ON_POLICY)))
             note = note or (
@@ -311,14 +310,6 @@ def slices_table(windows: Mapping[Pair, PairWindow], names: Names) -> Table:
 
 def _finite(estimate: Estimate | None) -> float | int | None:
     return estimate.value if estimate and math.isfinite(estimate.value) else None
-
-
-def _p95(window: SliceWindow) -> float | None:
-    """p95 of the reference period."""
-    if window.then is None:
-        return None
-    then = SliceWindow(np.stack([window.then, np.zeros_like(window.then)])[None])
-    return _finite(statistic("p95").estimate(then))
 
 
 def _note(name: str, names: Names) -> str:

@@ -43,7 +43,7 @@ def merged(first: Cells, second: Cells) -> Cells:
 def add_sparse(into: IntArray, cells: Cells, sign: int = 1, *, distinct: bool = True) -> None:
     """Add `cells` of `sparse` to `into`, in place. Where an index may occur twice, it is not `distinct`."""
     if compiled := kernel():
-        compiled.add_cells(into, *cells, sign)
+        compiled.call("add", into, len(cells[0]), *cells, sign)
     elif distinct:
         into.reshape(-1)[cells[0]] += sign * cells[1]
     else:

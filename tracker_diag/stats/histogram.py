@@ -7,7 +7,7 @@ bins are ever merged.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any
@@ -181,56 +181,53 @@ _spare: list[RowArray] = []
 """Counts that are all 0, for the next tallies: fresh ones of some MB cost thousands of page faults a batch."""
 
 
-def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Sketch]:
-    """The same of few values, of which most cells hold none."""
+def _cells(
+    values: Any, labels: Sequence[Any], nonfinite: Sequence[IntArray], room: RowArray
+) -> Iterator[tuple[RowArray, IntArray]]:
+    """For each partition the cell of each value (n,), and its part of `nonfinite`, to which NaN and inf are added.
+
+    `room` (2, n or more) is used for each: fresh arrays cost more in page faults than in arithmetic.
+    """
     with np.errstate(over="ignore"):  # beyond float32: inf, which is counted separately
-        chunk = values.astype(np.float32, copy=False)
-    bits, finite = np.ascontiguousarray(chunk).view(np.int32), np.isfinite(chunk)
-    key = (bits & 0x7FFFFFFF) >> (23 - MANTISSA_BITS)
+        floats = np.ascontiguousarray(values, np.float32)
+    bits, (key, cell) = floats.view(np.int32), room[:, : floats.size]
+    np.bitwise_and(bits, 0x7FFFFFFF, out=key)
+    np.right_shift(key, 23 - MANTISSA_BITS, out=key)
     np.maximum(key, _BASE, out=key)
     np.minimum(key, _BASE + BINS - 1, out=key)
-    key -= _BASE
-    key += (bits < 0) * np.int32(BINS)
+    np.right_shift(bits, 31, out=cell)  # −1 for what is negative
+    np.multiply(cell, -BINS, out=cell)
+    np.add(key, cell, out=key)
+    np.subtract(key, _BASE, out=key)
+    finite = np.isfinite(floats)
     bad = None if finite.all() else ~finite
-    sketches: list[Sketch] = []
-    for rows, size in zip(labels, sizes, strict=True):
-        nonfinite = np.zeros(size, np.int64)
-        where = rows
+    for rows, bad_ones in zip(labels, nonfinite, strict=True):
+        where, size = rows, len(bad_ones)
         if bad is not None:
-            nonfinite += np.bincount(where[bad], minlength=size + 1)[:size]
+            np.add(bad_ones, np.bincount(where[bad], minlength=size + 1)[:size], out=bad_ones)
             where = np.where(bad, size, where)
-        cell = np.multiply(where, 2 * BINS, dtype=np.int32, casting="unsafe")
-        cell += key
+        np.multiply(where, 2 * BINS, out=cell, casting="unsafe")
+        np.add(key, cell, out=cell)
+        yield cell, bad_ones
+
+
+def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Sketch]:
+    """The same of few values, of which most cells hold none."""
+    sketches: list[Sketch] = []
+    nonfinite, room = [np.zeros(size, np.int64) for size in sizes], np.empty((2, values.size), np.int32)
+    for cell, bad_ones in _cells(values, labels, nonfinite, room):
         cell.sort()
-        sketches.append(Sketch.of_cells(counted(cell[: cell.searchsorted(np.int32(size * 2 * BINS))]), nonfinite))
+        end = cell.searchsorted(np.int32(len(bad_ones) * 2 * BINS))
+        sketches.append(Sketch.of_cells(counted(cell[:end]), bad_ones))
     return sketches
 
 
 def _count_host(values: Any, labels: Sequence[Any], counts: Sequence[RowArray], nonfinite: Sequence[IntArray]) -> None:
-    # The same memory for every chunk: fresh arrays cost more in page faults than in arithmetic.
-    keys, cells = np.empty((2, min(_CHUNK, values.size)), np.int32)
+    room = np.empty((2, min(_CHUNK, values.size)), np.int32)
     for begin in range(0, values.size, _CHUNK):
         part = slice(begin, begin + _CHUNK)
-        with np.errstate(over="ignore"):  # beyond float32: inf, which is counted separately
-            chunk = values[part].astype(np.float32, copy=False)
-        bits, key, cell = chunk.view(np.int32), keys[: chunk.size], cells[: chunk.size]
-        np.bitwise_and(bits, 0x7FFFFFFF, out=key)
-        np.right_shift(key, 23 - MANTISSA_BITS, out=key)
-        np.maximum(key, _BASE, out=key)
-        np.minimum(key, _BASE + BINS - 1, out=key)
-        np.right_shift(bits, 31, out=cell)  # −1 for what is negative
-        np.multiply(cell, -BINS, out=cell)
-        np.add(key, cell, out=key)
-        np.subtract(key, _BASE, out=key)
-        finite = np.isfinite(chunk)
-        bad = None if finite.all() else ~finite
-        for rows, of_rows, bad_ones in zip(labels, counts, nonfinite, strict=True):
-            where, size = rows[part], len(bad_ones)
-            if bad is not None:
-                np.add(bad_ones, np.bincount(where[bad], minlength=size + 1)[:size], out=bad_ones)
-                where = np.where(bad, size, where)
-            np.multiply(where, 2 * BINS, out=cell, casting="unsafe")
-            np.add(key, cell, out=cell)
+        cells = _cells(values[part], [rows[part] for rows in labels], nonfinite, room)
+        for (cell, _), of_rows in zip(cells, counts, strict=True):
             _scatter(cell, of_rows)
 
 

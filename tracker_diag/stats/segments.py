@@ -79,22 +79,21 @@ class Sums:
             new, old: (N,) log-probabilities in nats, whose difference is r.
             rows: of each partition the row of each segment, (q,), or of each token, (N,); int32.
         """
-        lengths, tally = segments.lengths, self.tally
+        lengths, counted = segments.lengths, self.tally
         if (compiled := kernel()) and lengths.sum() > FEW:
-            compiled.fold(
-                (new, old), segments.arrays, rows, (tally.counts, tally.nonfinite), (self._sums, self.of_sequences),
-                from_numerator=self._from_numerator,
+            sizes = np.array([len(part) for part in counted.nonfinite])
+            by_token = np.array([len(part) != len(lengths) for part in rows], np.uint8)
+            compiled.call(
+                "fold", *_contiguous((new, old)), self._from_numerator, len(lengths), *segments.arrays,
+                self.of_sequences.shape[1], len(rows), rows, by_token, sizes, counted.counts, counted.nonfinite,
+                self._sums, self.of_sequences,
             )  # fmt: skip
             return
         tokens = segments.tokens()
         with np.errstate(invalid="ignore"):  # inf − inf is NaN, which is counted, not dropped
             r = new[tokens] - old[tokens]
         labels = [part.repeat(lengths) if len(part) == len(lengths) else part[tokens] for part in rows]
-        self.tally.count(r, labels)
-        self._sum_up(r, segments)
-
-    def _sum_up(self, r: FloatArray, segments: Segments) -> None:
-        lengths = segments.lengths
+        counted.count(r, labels)
         starts, contexts = lengths.cumsum() - lengths, len(self._sums)
         summed = stretch_sums(r, starts, from_numerator=self._from_numerator)
         if summed is not None:
@@ -127,7 +126,9 @@ def pulls_of(
     """
     if compiled := kernel():
         sums = np.zeros((contexts, SIZE))
-        compiled.pulls(pair, segments.arrays, share, multiplied, limits=(*log_limits(clip), MOST), sums=sums)
+        given = [None if part is None else np.ascontiguousarray(part, np.float64) for part in (share, *multiplied)]
+        where = (len(share), *segments.arrays[:3])
+        compiled.call("pulls", *_contiguous(pair), *where, *given, *log_limits(clip), MOST, sums)
         return sums
     r, context = _of_tokens(pair, segments)
     advantages, by = (None if part is None else part[segments.tokens()] for part in multiplied)
@@ -139,11 +140,19 @@ def pulls_of(
 def applied_of(pair: Sequence[FloatArray], segments: Segments, applied: Array, contexts: int) -> Float64Array:
     """(contexts, 5) `applied_sums` of `segments`; `applied` (N,) are the weights that the optimiser used."""
     if compiled := kernel():
-        sums = np.zeros((contexts, 5))
-        compiled.applied(pair, segments.arrays, applied, limits=(MODIFIED, LARGEST), sums=sums)
+        sums, weights = np.zeros((contexts, 5)), np.ascontiguousarray(applied, np.float64)
+        where = (len(segments.begin), *segments.arrays[:3])
+        compiled.call("applied", *_contiguous(pair), *where, weights, MODIFIED, LARGEST, sums)
         return sums
-    (r, context), weights = _of_tokens(pair, segments), applied[segments.tokens()]
-    return np.stack([applied_sums(weights, r, context == row) for row in range(contexts)])
+    r, context = _of_tokens(pair, segments)
+    return np.stack([applied_sums(applied[segments.tokens()], r, context == row) for row in range(contexts)])
+
+
+def _contiguous(pair: Sequence[Array]) -> tuple[Array, Array, bool]:
+    """Both log-probabilities of a pair in one dtype, and whether that is float64."""
+    wide = np.float64 in (pair[0].dtype, pair[1].dtype)
+    new, old = (np.ascontiguousarray(part, np.float64 if wide else np.float32) for part in pair)
+    return new, old, wide
 
 
 def _of_tokens(pair: Sequence[FloatArray], segments: Segments) -> tuple[FloatArray, IntArray]:

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, IntArray
-from tracker_diag.stats.gradient import clipped_away, kept
+from tracker_diag.stats.gradient import SIZE, kept
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
 from tracker_diag.stats.once import once
-from tracker_diag.stats.pareto import pareto_k_of, reliable_below
+from tracker_diag.stats.pareto import pareto_k_of
 from tracker_diag.stats.weights import WeightSums
 
 NO_SIGNAL = 1e-6
@@ -33,6 +33,10 @@ class Estimate:
     """Computes the standard deviation of the logarithm of the value through the sampling of sequences, if asked for."""
 
 
+_NONE = WeightSums.none()
+_NO_SUMS, _NO_COUNTS = np.zeros(SIZE), np.zeros((2, BINS), np.int64)
+
+
 @dataclass(frozen=True)
 class SliceWindow:
     """All that is known of one slice of one pair over a window: what every statistic is a function of."""
@@ -41,17 +45,17 @@ class SliceWindow:
     """(G, …, 2, 4098) sketch of the tokens' log-ratios, by group of sequences; G = 1 if there are no groups."""
     tokens: WeightSums | None = None
     """Over the same log-ratios, where they are kept exactly."""
-    sequences: WeightSums | None = None
+    sequences: WeightSums = _NONE
     """Over the log-ratios summed over each sequence's tokens in the slice."""
-    sequence_counts: IntArray | None = None
+    sequence_counts: IntArray = field(default_factory=lambda: _NO_COUNTS)
     """(2, 4098) sketch of the same sums."""
-    lengths: Float64Array | None = None
+    lengths: Float64Array = field(default_factory=lambda: _NO_SUMS[:2])
     """(2,) over the same sequences, of n tokens and a sum S there: the sums of n · S and of n²."""
-    applied: Float64Array | None = None
+    applied: Float64Array = field(default_factory=lambda: _NO_SUMS[:5])
     """(5,) of `applied_sums`."""
-    gradient: Float64Array | None = None
+    gradient: Float64Array = field(default_factory=lambda: _NO_SUMS)
     """(13,) of `gradient_sums`, where advantages were given."""
-    whole_gradient: Float64Array | None = None
+    whole_gradient: Float64Array = field(default_factory=lambda: _NO_SUMS)
     """The same of all tokens of the pair."""
     reference: IntArray | None = None
     """(…, 4098) counts of |r| in the reference period, in as many parts as there are."""
@@ -66,57 +70,46 @@ class SliceWindow:
 
     @once
     def counts(self) -> IntArray:
+        """(2, 4098) of all groups together."""
         if self.summed is not None:
             return self.summed
         if self.groups.size == 2 * BINS:  # one group alone
             return self.groups.reshape(2, BINS)
-        counts: IntArray = self.groups.sum(axis=tuple(range(self.groups.ndim - 2)))
+        counts: IntArray = self.groups.reshape(-1, 2, BINS).sum(axis=0)
         return counts
 
     @once
     def magnitudes(self) -> IntArray:
+        """(4098,) counts of |r|."""
         magnitudes: IntArray = self.counts[0] + self.counts[1]
         return magnitudes
-
-    @once
-    def n(self) -> int:
-        return int(self.cumulated[-1])
-
-    @once
-    def pareto_k(self) -> float:
-        return pareto_k_of(self.counts, self.n)
-
-    @property
-    def pareto_k_excess(self) -> float:
-        """k̂ less the limit of what so many samples can bear."""
-        return self.pareto_k - reliable_below(self.n)
-
-    @property
-    def k1(self) -> float:
-        return float(self.weights.mean if self.from_numerator else -self.weights.mean)
 
     @once
     def cumulated(self) -> IntArray:
         return self.magnitudes.cumsum()
 
     @once
-    def then(self) -> IntArray | None:
-        """(4098,) counts of |r| in the reference period."""
-        if self.reference is None or self.reference.ndim == 1:
-            return self.reference
-        then: IntArray = self.reference.reshape(-1, BINS).sum(axis=0)
-        return then
+    def n(self) -> int:
+        return int(self.cumulated[-1])
+
+    @once
+    def then(self) -> IntArray:
+        """(4098,) counts of |r| in the reference period; all 0 without one."""
+        then: IntArray = np.zeros((1, BINS), np.int64) if self.reference is None else self.reference
+        return then.reshape(-1, BINS).sum(axis=0)
+
+    @once
+    def pareto_k(self) -> float:
+        return pareto_k_of(self.counts, self.n)
+
+    @property
+    def k1(self) -> float:
+        return float(self.weights.mean if self.from_numerator else -self.weights.mean)
 
     @property
     def other_cells(self) -> "SliceWindow":
-        """`reference`, where that is what came of other cells meanwhile; none of which is the same as no token."""
-        counts = np.zeros((2, BINS), np.int64) if self.then is None else np.stack([self.then, np.zeros_like(self.then)])
-        return SliceWindow(counts[None])
-
-    @property
-    def of_sequences(self) -> WeightSums:
-        """`sequences`, none of which is the same as none at all."""
-        return WeightSums.none() if self.sequences is None else self.sequences
+        """`reference` as a window: what came before, or of a cell what came of the others meanwhile."""
+        return SliceWindow(np.stack([self.then, np.zeros_like(self.then)])[None])
 
     @property
     def sequence_dispersion(self) -> float:
@@ -125,44 +118,26 @@ class SliceWindow:
         The mean of the tokens is not 0 where the weights have mean 1. So S differs from sequence to sequence by length
         alone: without r̄ the ratio would rise with the length of the longest.
         """
-        tokens, sequences = self.weights, self.of_sequences
+        tokens = self.weights
         independent = float(tokens.n * tokens.variance)
-        if self.lengths is None or not independent > 0:
-            return math.nan
         mean, (products, squares) = float(tokens.mean), self.lengths
         # Of two large numbers that nearly cancel the difference is a rounding error, and never below 0.
-        return max(float(sequences.squares - 2 * mean * products + mean * mean * squares), 0.0) / independent
+        off = max(float(self.sequences.squares - 2 * mean * products + mean * mean * squares), 0.0)
+        return off / independent if independent > 0 else math.nan
 
     @property
     def ess_applied(self) -> float:
-        """Effective sample size of the applied weights, over n; NaN where none were given."""
-        n, total, squares = (math.nan,) * 3 if self.applied is None else self.applied[:3]
+        """Effective sample size of the applied weights, over n; NaN where all are 0."""
+        n, total, squares = self.applied[:3]
         return float(total**2 / squares / n) if squares else math.nan
-
-    @property
-    def modified_fraction(self) -> float:
-        """Share of the tokens whose applied weight is not exp r; NaN where none were given."""
-        return math.nan if self.applied is None else float(self.applied[3] / self.applied[0])
-
-    @property
-    def gradient_tokens(self) -> int:
-        """Tokens with an advantage other than 0."""
-        return 0 if self.gradient is None else int(self.gradient[:6].sum())
 
     def gradient_share(self, *, by_sequence: bool) -> float:
         """Part of Σ|w A| over all tokens that reach the optimiser; NaN where none do.
 
         `by_sequence`: where the loss is averaged over the tokens of each sequence first.
         """
-        if self.gradient is None or self.whole_gradient is None:
-            return math.nan
         whole = kept(self.whole_gradient, by_sequence=by_sequence)
         return kept(self.gradient, by_sequence=by_sequence) / whole if whole > 0 else math.nan
-
-    @property
-    def gradient_clipped(self) -> float:
-        """Part of the slice's own Σ|w A| that clipping takes away."""
-        return math.nan if self.gradient is None else clipped_away(self.gradient)
 
     @once
     def weights(self) -> WeightSums:

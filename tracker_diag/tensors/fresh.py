@@ -11,39 +11,48 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.metrics.series import CONTEXT, NAMED_ROWS
+from tracker_diag.stats.arrays import IntArray
 from tracker_diag.stats.cells import Cells, add_sparse, sparse
 from tracker_diag.stats.histogram import BINS
 from tracker_diag.stats.tails import SliceWindow, cells_have_signal
-from tracker_diag.tensors.state import pack, unpack
+from tracker_diag.tensors.state import pack_cells, unpack_cells
 
 ROWS = len(CONTEXT)
 
 
-class Fresh:
-    """Counts by slice of `context`, each kept until there are `needed` tokens: one step's as a rule."""
+class _SinceLast:
+    """Counts and tokens by row since the last value of each, which it gives once in a step as soon as it has enough."""
 
-    def __init__(self, groups: int, needed: int) -> None:
-        self._shape = (groups, 2, BINS)
-        self._counts = [np.zeros(self._shape, np.int64) for _ in range(ROWS)]
-        self._tokens = np.zeros(ROWS, np.int64)
-        self._needed = needed
-        self._reported: set[str] = set()
-        """Slices of which this step has given a value: what comes of it later is of the next one."""
+    def __init__(self, needed: int, counts: IntArray, tokens: IntArray) -> None:
+        self._needed, self._counts, self._tokens = needed, counts, tokens
+        self._reported: set[Any] = set()
+        """Rows of which this step has given a value: what comes of it later is of the next one."""
 
     def begin(self) -> None:
         """A new step begins."""
         self._reported.clear()
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        self._counts[:], self._tokens[:] = 0, 0
+
+
+class Fresh(_SinceLast):
+    """Counts by slice of `context`, each kept until there are `needed` tokens: one step's as a rule."""
+
+    def __init__(self, groups: int, needed: int) -> None:
+        super().__init__(needed, np.zeros((ROWS, groups, 2, BINS), np.int64), np.zeros(ROWS, np.int64))
 
     def count(self, cells: Cells) -> None:
         """Count the `sparse` cells (2 × groups, 2, 4098) of `context`; not what is unknown, behind them.
 
         Nor a slice without signal: a p95 of 0 by construction would be taken for how calm the slice can be.
         """
-        (index, count), size = cells, self._counts[0].size
-        ends = np.searchsorted(index, size * np.arange(ROWS + 1))
+        index, count = cells
+        ends = np.searchsorted(index, self._counts[0].size * np.arange(ROWS + 1))
         for row, (start, end) in enumerate(pairwise(ends)):
             if cells_have_signal(index[start:end]):
-                add_sparse(self._counts[row], (index[start:end] - row * size, count[start:end]))
+                add_sparse(self._counts, (index[start:end], count[start:end]))
                 self._tokens[row] += int(count[start:end].sum())
 
     def take_ready(self) -> dict[str, SliceWindow]:
@@ -51,39 +60,26 @@ class Fresh:
         enough_now: dict[str, SliceWindow] = {}
         for row, name in enumerate(CONTEXT):
             if self._tokens[row] >= self._needed and name not in self._reported:
-                enough_now[name] = SliceWindow(self._counts[row])
-                self._counts[row], self._tokens[row] = np.zeros(self._shape, np.int64), 0
+                enough_now[name] = SliceWindow(self._counts[row].copy())
+                self._counts[row], self._tokens[row] = 0, 0
                 self._reported.add(name)
         return enough_now
 
-    def clear(self) -> None:
-        """Forget all of it."""
-        self._counts = [np.zeros(self._shape, np.int64) for _ in range(ROWS)]
-        self._tokens[:] = 0
-
     def state_dict(self) -> dict[str, Any]:
-        return {"cells": [pack(part) for part in sparse(np.stack(self._counts))], "told": sorted(self._reported)}
+        return {"cells": pack_cells(sparse(self._counts)), "told": sorted(self._reported)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.clear()
-        index, count = (unpack(part) for part in state["cells"])
-        self.count((index, count))
+        self.count(unpack_cells(state["cells"], self._counts.size // (2 * BINS)))
         self._reported = set(state["told"])
 
 
-class FreshCells:
+class FreshCells(_SinceLast):
     """The same for a dimension whose cells appear at run time, each with the tokens of the other cells."""
 
     def __init__(self, needed: int) -> None:
-        self._of_cell, self._other_cells = (np.zeros((NAMED_ROWS, BINS), np.int64) for _ in range(2))
-        self._tokens = np.zeros((2, NAMED_ROWS), np.int64)
-        """How many each row of both has."""
-        self._needed = needed
-        self._reported: set[int] = set()
-
-    def begin(self) -> None:
-        """A new step begins."""
-        self._reported.clear()
+        super().__init__(needed, np.zeros((2, NAMED_ROWS, BINS), np.int64), np.zeros((2, NAMED_ROWS), np.int64))
+        self._of_cell, self._other_cells = self._counts
 
     def count(self, cells: Cells) -> None:
         """Count the `sparse` cells (NAMED_ROWS, 2, 4098) of the dimension."""
@@ -109,24 +105,17 @@ class FreshCells:
             if row not in self._reported:
                 counts = np.stack([self._of_cell[row], np.zeros_like(self._of_cell[row])])
                 windows[row] = SliceWindow(counts[None], reference=self._other_cells[row].copy())
-                self._of_cell[row], self._other_cells[row], self._tokens[:, row] = 0, 0, 0
+                self._counts[:, row], self._tokens[:, row] = 0, 0
                 self._reported.add(row)
         return windows
 
-    def clear(self) -> None:
-        """Forget all of it."""
-        self._of_cell[:], self._other_cells[:], self._tokens[:] = 0, 0, 0
-
     def state_dict(self) -> dict[str, Any]:
-        counted = {"of_cell": self._of_cell, "other_cells": self._other_cells}
-        return {name: [pack(part) for part in sparse(counts)] for name, counts in counted.items()} | {
-            "told": sorted(self._reported)
-        }
+        of_cell, other_cells = (pack_cells(sparse(counts)) for counts in self._counts)
+        return {"of_cell": of_cell, "other_cells": other_cells, "told": sorted(self._reported)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.clear()
-        for name, into in (("of_cell", self._of_cell), ("other_cells", self._other_cells)):
-            index, count = (unpack(part) for part in state[name])
-            add_sparse(into, (index, count))
-        self._tokens[:] = self._of_cell.sum(axis=1), self._other_cells.sum(axis=1)
+        for name, into in zip(("of_cell", "other_cells"), self._counts, strict=True):
+            add_sparse(into, unpack_cells(state[name], NAMED_ROWS // 2))
+        self._tokens[:] = self._counts.sum(axis=2)
         self._reported = set(state["told"])

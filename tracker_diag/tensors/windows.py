@@ -214,8 +214,7 @@ class PairWindow:
 
         A dimension of which `slice` has no part is left out: no token of text_only is any tool's.
         """
-        then = self.context[slice].then if slice in self.context else None
-        if then is None or not then.any():
+        if slice not in self.context or not (then := self.context[slice].then).any():
             return ()
         beyond = int(np.searchsorted(np.cumsum(then), 0.99 * then.sum())) + 1
         cells: dict[Dimension, dict[str, tuple[IntArray, IntArray]]] = {}

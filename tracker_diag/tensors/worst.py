@@ -150,7 +150,7 @@ class WorstTokens:
 
 def beyond(window: SliceWindow) -> float:
     """Where the tail of a slice begins, in nats: p99 of |log-ratio| in the reference period; without one, of now."""
-    then = window.magnitudes if window.then is None or not window.then.any() else window.then
+    then = window.then if window.then.any() else window.magnitudes
     limit = quantiles(then, [0.99])[0] if then.any() else 0.0
     return max(limit, 1e-9)  # what is off the slice counts as 0, and must not be beyond
 
