@@ -95,7 +95,7 @@ def hung(rank, world, port, folder):
             until((folder / "1.9").exists)
         if step > 9:  # in step again, as training keeps them
             until(lambda: all((folder / f"{other}.{step}").exists() for other in range(world)))  # noqa: B023
-            settle(ranks._store)  # noqa: SLF001  # as all of them do, once they have parted
+            settle(ranks)  # as all of them do, once they have parted
     monitor.close()
     return report(monitor)
 

@@ -96,7 +96,7 @@ class SliceWindow:
     def then(self) -> IntArray:
         """(4098,) counts of |r| in the reference period; all 0 without one."""
         then: IntArray = np.zeros((1, BINS), np.int64) if self.reference is None else self.reference
-        return then.reshape(-1, BINS).sum(axis=0)
+        return np.add.reduce(then.reshape(-1, BINS))
 
     @once
     def pareto_k(self) -> float:

@@ -1,6 +1,6 @@
 """The windows of all ratio pairs that tensors have come of."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tracker_diag.metrics.series import PAIRS, Pair
@@ -8,7 +8,7 @@ from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.windows import PairWindow
 
 
-class PairWindows(Mapping[Pair, PairWindow]):
+class PairWindows(dict[Pair, PairWindow]):
     """The window of each pair, begun with the pair's first tensors.
 
     Args:
@@ -25,18 +25,8 @@ class PairWindows(Mapping[Pair, PairWindow]):
             raise ValueError(f"window: {steps} given, expected at least 1 step")
         if not (0 < clip[0] < 1 and clip[1] > 0):
             raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
-        self._steps, self.clip = steps, clip
-        self.burn_in, self.baseline = burn_in, baseline
-        self._of: dict[Pair, PairWindow] = {}
-
-    def __getitem__(self, pair: Pair) -> PairWindow:
-        return self._of[pair]
-
-    def __iter__(self) -> Iterator[Pair]:
-        return iter(self._of)
-
-    def __len__(self) -> int:
-        return len(self._of)
+        super().__init__()
+        self._steps, self.clip, self.burn_in, self.baseline = steps, clip, burn_in, baseline
 
     def push(self, observed: Mapping[Pair, Observation], begun: Collection[Pair]) -> list[Pair]:
         """Take in what was observed; as a part of their last step for the pairs in `begun`, else as a new step.
@@ -45,28 +35,30 @@ class PairWindows(Mapping[Pair, PairWindow]):
         """
         counted: list[Pair] = []
         for pair, observation in observed.items():
-            window = self._of[pair] = self._of.get(pair) or self._new(pair)
+            window = self[pair] if pair in self else self._begun(pair)
             if (window.amend if pair in begun else window.push)(observation):
                 counted.append(pair)
         return counted
 
     def rebaseline(self) -> None:
         """Begin all of them again with the next step that has a signal."""
-        for window in self._of.values():
+        for window in self.values():
             window.rebaseline()
 
     @property
     def settled(self) -> bool:
         """Whether every pair has a signal, so that none waits for the ratio to leave 1."""
-        return all(window.signal for window in self._of.values())
+        return all(window.signal for window in self.values())
 
     def state_dict(self) -> dict[str, Any]:
-        return {pair: window.state_dict() for pair, window in self._of.items()}
+        return {pair: window.state_dict() for pair, window in self.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._of = {pair: self._new(pair) for pair in PAIRS if pair in state}
-        for pair, window in self._of.items():
-            window.load_state_dict(state[pair])
+        self.clear()
+        for pair in PAIRS:
+            if pair in state:
+                self._begun(pair).load_state_dict(state[pair])
 
-    def _new(self, pair: Pair) -> PairWindow:
-        return PairWindow(pair, self._steps, self.burn_in, self.baseline, self.clip)
+    def _begun(self, pair: Pair) -> PairWindow:
+        window = self[pair] = PairWindow(pair, self._steps, self.burn_in, self.baseline, self.clip)
+        return window

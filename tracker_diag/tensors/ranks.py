@@ -35,7 +35,7 @@ STEP, SECONDS, KNOWN, HAS = range(4)
 of the last one for each dimension, and after them the sums."""
 
 
-class AllReduce:
+class AllReduce(ThroughStore):
     """One all_gather of float64 sums and one all_reduce of integer counts a step, over `torch.distributed`.
 
     They run in a process group of their own, so that they never mix with the trainer's. A name of a tool or environment
@@ -57,22 +57,16 @@ class AllReduce:
         import torch
         import torch.distributed as dist
 
+        AllReduce._made += 1
+        self._name = f"all_reduce/{AllReduce._made}"
+        super().__init__(default_store(f"{self._name}/store"), dist.get_rank(), dist.get_world_size())
         self._torch, self._dist = torch, dist
-        self._rank, self._world = dist.get_rank(), dist.get_world_size()
-        self.leads = self._rank == 0
+        self._world = dist.get_world_size()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
-        self.names = Names()
-        self._errors: list[Exception] = []
         self._exchanges = 0
         """How many were begun, the same number on all ranks that meet in one."""
         self._parted = False
-        AllReduce._made += 1
-        self._name = f"all_reduce/{AllReduce._made}"
         self._hosts: list[str] = [""] * self._world
-        self._store = ThroughStore(default_store(f"{self._name}/store"), self._rank, self._world)
-        """For what ranks say, which asks for no collective, as they may say it at different steps; and for all that
-        comes once they have parted."""
-        self._store.names = self.names
         if not all_there(default_store(self._name), self._rank, self._world, WAIT):
             self._part(0, TimeoutError(f"not all of {self._world} ranks have made an AllReduce within {WAIT}"))
             return
@@ -93,7 +87,7 @@ class AllReduce:
                 return self._merge(step, observed, names, seconds)
             except Exception as error:  # noqa: BLE001  # whatever it was, the next call would not fit the others'
                 self._part(step, error)
-        return self._store.merge(step, observed, names, seconds)
+        return super().merge(step, observed, names, seconds)
 
     @property
     def together(self) -> bool:
@@ -122,32 +116,19 @@ class AllReduce:
         try:
             settled = default_store(f"{self._name}/settled").compare_set(str(self._exchanges), "", word or NO)
         except Exception as error:  # noqa: BLE001  # whatever a store raises
-            self._errors.append(RuntimeError(f"no decision: {type(error).__name__}: {error}"))
+            self._failed.append(RuntimeError(f"no decision: {type(error).__name__}: {error}"))
             return None
         return bytes(settled).decode().removeprefix(NO)
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Hand `message` to rank 0, through the store."""
-        self._store.send(message)
-
-    def received(self) -> Sequence[Mapping[str, Any]]:
-        """What has come of that, on rank 0."""
-        return self._store.received()
+    def close(self) -> Merged:
+        """Send what is still to be sent, and take the rest, where the ranks have parted."""
+        merged = super().close()
+        return merged if self._parted else Merged({}, lost=merged.lost)
 
     def _part(self, step: int, error: Exception) -> None:
         self._parted = True
         what = f"the ranks separate at step {step}, and continue through a store: {type(error).__name__}: {error}"
-        self._errors.append(RuntimeError(what))
-
-    def errors(self) -> Sequence[Exception]:
-        """That the ranks have parted, once, and what has failed since."""
-        errors, self._errors = self._errors, []
-        return [*errors, *self._store.errors()]
-
-    def close(self) -> Merged:
-        """Send what is still to be sent, and take the rest, where the ranks have parted."""
-        merged = self._store.close()
-        return merged if self._parted else Merged({}, lost=merged.lost)
+        self._failed.append(RuntimeError(what))
 
     def _merge(self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None) -> Merged:
         dimensions = {dimension for observation in observed.values() for dimension in observation.sketches}

@@ -82,15 +82,14 @@ class ThroughStore:
         """On rank 0 the step with all that has come of the others; on these nothing, since they only send."""
         if self._rank:
             rows: dict[Dimension, list[str]] = {dimension: list(known) for dimension, known in names.rows.items()}
-            kept = dict(observed)
-            self._thread.put(lambda: self._send(step, seconds, rows, kept), droppable=True)
+            kept, message = dict(observed), {"step": step, "seconds": seconds, "names": rows}
+            self._thread.put(lambda: self._leave({**message, "observed": packed(kept)}), droppable=True)
             return Merged({})
         with self._lock:
             self.names.adopt(names.rows)
             merged = renamed(observed, names, self.names)
             taken = {} if seconds is None else {Rank(0, self._host): seconds}
-            missing: dict[Rank, int] = {}
-            lost = 0
+            missing, lost = dict[Rank, int](), 0
             for other in self._others:
                 due = other.due(step, merged)
                 if due and other.seconds is not None:
@@ -99,7 +98,7 @@ class ThroughStore:
                 other.silent = 0 if due or 0 < len(other.ready) < LATE_STEPS else other.silent + 1
                 if other.silent:
                     missing[other.label] = other.silent
-        self._look()
+        self._thread.put(self._take, droppable=True)
         self._looks = True
         return Merged(merged, taken, missing, lost)
 
@@ -129,7 +128,7 @@ class ThroughStore:
                 messages += other.received
                 other.received.clear()
         if self._others and not self._looks:
-            self._look()
+            self._thread.put(self._take, droppable=True)
         self._looks = False
         return messages
 
@@ -151,19 +150,11 @@ class ThroughStore:
                 lost, other.lost = lost + other.lost, 0
         return Merged(merged, {}, missing, lost)
 
-    def _send(
-        self, step: int, seconds: float | None, rows: dict[Dimension, list[str]], observed: dict[Pair, Observation]
-    ) -> None:
-        self._leave({"step": step, "seconds": seconds, "names": rows, "observed": packed(observed)})
-
     def _leave(self, message: Mapping[str, Any]) -> None:
         sent = zlib.compress(json.dumps({**message, "slot": self._sent, "id": self._id}).encode(), 1)
         self._set(f"{self._rank}/{self._sent % LATE_STEPS}", sent)
         self._sent += 1
         self._set(f"{self._rank}/sent", f"{self._id}:{self._sent}".encode())
-
-    def _look(self) -> None:
-        self._thread.put(self._take, droppable=True)
 
     def _take(self) -> None:
         for other in self._others:

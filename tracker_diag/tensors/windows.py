@@ -1,7 +1,7 @@
 """Windows: the last K observed steps merged, and the frozen reference period, for one ratio pair."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,10 +41,10 @@ class PairWindow:
     def __init__(
         self, pair: Pair, steps: int, burn_in: int, baseline: int, clip: tuple[float, float] = (0.2, 0.2)
     ) -> None:
-        self._pair: Pair = pair
+        self._kind: dict[str, Any] = {"from_numerator": pair == "reference", "clip": clip}
+        """What the windows of all slices share."""
         self._recent: deque[Observation] = deque(maxlen=steps)
         self._burn_in, self._steps = burn_in, baseline
-        self._clip = clip
         self.with_signal = 0  # steps in which it was above float noise
         self._reference_steps, self._reference_tokens = 0, 0
         self._in_reference = False  # whether the last step belongs to the reference period
@@ -79,7 +79,7 @@ class PairWindow:
         the tail. So a step without signal is left out. If more of them come in a row than before any signal so far,
         they count: this does not explain them, and a policy that has collapsed has no signal either.
         """
-        for fresh in self._all_fresh:
+        for fresh in (self._fresh, *self._fresh_cells.values()):
             fresh.begin()
         return self._take(observed)
 
@@ -105,9 +105,11 @@ class PairWindow:
         self._in_reference = False
         if step.signal:
             self._signal_came()
-        elif self._steps_without_signal_are_usual():
-            self._left_out = step
-            return False
+        else:
+            self._quiet += 1
+            if self.signal and self._quiet <= self._usual:
+                self._left_out = step
+                return False
         oldest: Observation | None = None
         if step.signal and not self.signal:
             self._empty()
@@ -133,17 +135,12 @@ class PairWindow:
         self._usual = max(self._usual, min(self._quiet, MOST_UPDATES))
         self._quiet = 0
 
-    def _steps_without_signal_are_usual(self) -> bool:
-        """Count one more, and say whether it may be left out."""
-        self._quiet += 1
-        return self.signal and self._quiet <= self._usual
-
     def _empty(self) -> None:
         """Let all steps leave the window."""
         self._recent.clear()
         self.total, self._context, self.signal = {}, {}, False
         self._of_sequences[:], self._of_context[:] = 0, 0
-        for counts in (*self._all_fresh, *self._longer):
+        for counts in (self._fresh, *self._fresh_cells.values(), *self._longer):
             counts.clear()
 
     def _count(self, step: Observation) -> None:
@@ -153,9 +150,12 @@ class PairWindow:
         self._fresh.count(step.sketches["context"].cells)
         for dimension in CELLS:
             if dimension in step.sketches:
-                if dimension not in self._fresh_cells:
-                    self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
-                self._fresh_cells[dimension].count(step.sketches[dimension].cells)
+                self._fresh_of(dimension).count(step.sketches[dimension].cells)
+
+    def _fresh_of(self, dimension: Dimension) -> FreshCells:
+        if dimension not in self._fresh_cells:
+            self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
+        return self._fresh_cells[dimension]
 
     def _add_step(self, step: Observation, sign: int = 1) -> None:
         """Add `step` to the totals, or take it out of them."""
@@ -179,10 +179,6 @@ class PairWindow:
         self.baseline, self._then, self._reference_steps, self._reference_tokens = {}, [], 0, 0
         self.with_signal = max(self.with_signal, self._burn_in)
 
-    @property
-    def _all_fresh(self) -> Iterable[Fresh | FreshCells]:
-        return (self._fresh, *self._fresh_cells.values())
-
     def fresh(self, names: Names) -> dict[str, SliceWindow]:
         """The tokens since this was last called, of those slices of `context` and those cells that have enough."""
         windows = self._fresh.take_ready()
@@ -197,16 +193,13 @@ class PairWindow:
         if (unknown := self.unknown) is not None and (only is None or UNKNOWN in only):
             windows[UNKNOWN] = unknown
         for dimension in DIMENSIONS:
-            if dimension != "context" and dimension in self.total and _asks(only, dimension):
+            asked = only is None or any(name.startswith(f"{dimension}:") for name in only)
+            if dimension != "context" and dimension in self.total and asked:
                 counts, reference = self.total[dimension], self.baseline.get(dimension)
                 for name, row in names.slices(dimension).items():
                     if (only is None or name in only) and counts[row].any():
-                        windows[name] = SliceWindow(
-                            counts[row][None],
-                            reference=None if reference is None else reference[row],
-                            from_numerator=self._pair == "reference",
-                            clip=self._clip,
-                        )
+                        then = None if reference is None else reference[row]
+                        windows[name] = SliceWindow(counts[row][None], reference=then, **self._kind)
         return windows
 
     def carriers(self, slice: str, names: Names) -> tuple[Carrier, ...]:
@@ -226,13 +219,8 @@ class PairWindow:
                 rows.pop("turn:0", None)  # all of which comes before any tool
             cells[dimension] = {name: (now[row], before[row]) for name, row in rows.items() if now[row].any()}
         among = sum(map(len, cells.values()))
-        largest = [carriers(cell, beyond, among)[:1] for cell in cells.values()]
-        return tuple(
-            sorted(
-                (carrier for of_dimension in largest for carrier in of_dimension),
-                key=lambda carrier: carrier.tokens - carrier.growth,
-            )[:3]
-        )
+        largest = [carrier for cell in cells.values() for carrier in carriers(cell, beyond, among)[:1]]
+        return tuple(sorted(largest, key=lambda carrier: carrier.tokens - carrier.growth)[:3])
 
     @property
     def unknown(self) -> SliceWindow | None:
@@ -241,7 +229,7 @@ class PairWindow:
             return None
         counts = self.total["context"][-GROUPS:]
         then = self.baseline["context"][-GROUPS:].sum(axis=0) if self.baseline else None
-        return SliceWindow(counts, reference=then, from_numerator=self._pair == "reference", clip=self._clip)
+        return SliceWindow(counts, reference=then, **self._kind)
 
     @property
     def context(self) -> dict[str, SliceWindow]:
@@ -250,30 +238,20 @@ class PairWindow:
             return self._context
         tokens, sequences = (WeightSums.merged(np.stack([step.sums[i] for step in self._recent])) for i in (0, 1))
         reached, lengths = (np.add.reduce([step.sums[i] for step in self._recent]) for i in (2, 3))
-        applied, update, whole = reached[:, :5], reached[:, 5:], reached.sum(axis=0)
+        of_optimiser = [*reached[: len(CONTEXT)], reached.sum(axis=0)]
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
-        groups = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
-        counts = self._of_context.copy()
+        by_row = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
+        groups = [*by_row[: len(CONTEXT)], by_row.swapaxes(0, 1)]
+        counts = [*self._of_context[: len(CONTEXT)].copy(), self._of_context.sum(axis=0)]
         if self.baseline and not self._then:
             then = self.baseline["context"].reshape(len(ROWS), -1, BINS).sum(axis=1)
             self._then = [*then[: len(CONTEXT)], then.sum(axis=0)]
-        self._context = {
-            name: SliceWindow(
-                groups[i] if i < len(CONTEXT) else groups.swapaxes(0, 1),
-                of_slice[i],
-                sequences[i],
-                self._of_sequences[i],
-                lengths[:, i],
-                applied[i] if i < len(CONTEXT) else whole[:5],
-                update[i] if i < len(CONTEXT) else whole[5:],
-                whole[5:],
-                self._then[i] if self._then else None,
-                self._pair == "reference",
-                self._clip,
-                counts[i] if i < len(CONTEXT) else counts.sum(axis=0),
-            )
-            for i, name in enumerate((*CONTEXT, ALL))
-        }
+        for i, name in enumerate((*CONTEXT, ALL)):
+            self._context[name] = SliceWindow(
+                groups[i], of_slice[i], sequences[i], self._of_sequences[i], lengths[:, i],
+                applied=of_optimiser[i][:5], gradient=of_optimiser[i][5:], whole_gradient=of_optimiser[-1][5:],
+                reference=self._then[i] if self._then else None, summed=counts[i], **self._kind,
+            )  # fmt: skip
         for name, longer in zip(CONTEXT, self._longer, strict=True):
             self._context[name] = longer.extended(self._context[name], self._number, self._recent)
         return self._context
@@ -297,11 +275,10 @@ class PairWindow:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken; of a window that was longer then, the last steps."""
         steps = [Observation.of_state(step) for step in state["recent"]]
-        self._recent.clear()
+        self._empty()
+        self.baseline, self._then, self._fresh_cells = {}, [], {}
         self._recent.extend(steps)
-        self.total, self.baseline, self._then, self._context, self.signal = {}, {}, [], {}, False
-        self._of_sequences[:], self._of_context[:] = 0, 0
-        for step in self._recent:
+        for step in steps:
             self._count(step)
         self.signal = any(step.signal for step in self._recent)
         self._left_out = Observation.of_state(state["left_out"]) if state["left_out"] else None
@@ -316,16 +293,9 @@ class PairWindow:
         self._fresh.load_state_dict(state["fresh"])
         for longer, saved in zip(self._longer, state["longer"], strict=True):
             longer.load_state_dict(saved)
-        self._fresh_cells = {}
         for dimension in CELLS:
             if dimension in state["fresh_cells"]:
-                self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
-                self._fresh_cells[dimension].load_state_dict(state["fresh_cells"][dimension])
-
-
-def _asks(only: Collection[str] | None, dimension: Dimension) -> bool:
-    """Whether any slice of `dimension` is among those asked for."""
-    return only is None or any(name.startswith(f"{dimension}:") for name in only)
+                self._fresh_of(dimension).load_state_dict(state["fresh_cells"][dimension])
 
 
 def _add(into: dict[Dimension, IntArray], sketches: Mapping[Dimension, Sketch], sign: int = 1) -> None:
