@@ -38,6 +38,11 @@ def namespace(value: Array) -> Any:
     return sys.modules["torch"] if hasattr(value, "detach") else np
 
 
+def float64(values: Array) -> Array:
+    """`values` in double precision, where they are."""
+    return values.astype(np.float64, copy=False) if isinstance(values, np.ndarray) else values.double()
+
+
 def stacked(parts: Sequence[Array]) -> Array:
     """`parts` of one shape along a new first axis; of numpy in a tenth of the time of its `stack`."""
     xp = namespace(parts[0])

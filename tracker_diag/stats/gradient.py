@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from tracker_diag.stats.arrays import Array, Float64Array, namespace
+from tracker_diag.stats.arrays import Array, Float64Array, float64, namespace
 
 BELOW, INSIDE, ABOVE = range(3)
 """Of the clip range."""
@@ -47,9 +47,9 @@ def gradient_sums(
         share: (N,) 1 over the number of model tokens of each token's sequence.
     """
     xp = namespace(r)
-    r, pull = _float64(r), abs(_float64(advantages))
+    r, pull = float64(r), abs(float64(advantages))
     if applied is not None:
-        pull = pull * abs(_float64(applied))
+        pull = pull * abs(float64(applied))
     counted = (row < rows) & xp.isfinite(r) & xp.isfinite(pull) & (advantages != 0)
     low, high = log_limits(clip)
     side = (r >= low) * 1 + (r > high) * 1
@@ -68,10 +68,6 @@ def gradient_sums(
 def log_limits(clip: tuple[float, float]) -> tuple[float, float]:
     """The log-ratios at which clipping begins, below and above."""
     return math.log1p(-clip[0]), math.log1p(clip[1])
-
-
-def _float64(values: Array) -> Array:
-    return values.astype(np.float64, copy=False) if isinstance(values, np.ndarray) else values.double()
 
 
 def _summed(cell: Array, values: Array, cells: int) -> Array:

@@ -2,31 +2,24 @@
 
 from collections.abc import Callable
 from functools import update_wrapper
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
-ValueT = TypeVar("ValueT")
+if TYPE_CHECKING:
+    from functools import cached_property as once
+else:
 
+    class once:  # noqa: N801  # it is written as `property` is
+        """As `functools.cached_property`, without the lock that this has up to Python 3.11.
 
-class once(Generic[ValueT]):  # noqa: N801  # it is written as `property` is
-    """As `functools.cached_property`, without the lock that this has up to Python 3.11.
+        That one is of the class: a fork that is made while another thread computes any object's value waits for ever.
+        """
 
-    That one is of the class: a fork that is made while another thread computes any object's value waits for ever.
-    """
+        def __init__(self, compute: Callable[[Any], Any]) -> None:
+            self._compute = compute
+            update_wrapper(self, compute)
 
-    def __init__(self, compute: Callable[[Any], ValueT]) -> None:
-        self._compute = compute
-        update_wrapper(self, compute)  # type: ignore[arg-type]
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type | None = None) -> "once[ValueT]": ...
-    @overload
-    def __get__(self, instance: object, owner: type | None = None) -> ValueT: ...
-    def __get__(self, instance: object | None, owner: type | None = None) -> "once[ValueT] | ValueT":
-        if instance is None:
-            return self
-        value = self._compute(instance)
-        instance.__dict__[self._name] = value  # from now on found there
-        return value
+        def __get__(self, instance: object | None, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            value = instance.__dict__[self._compute.__name__] = self._compute(instance)  # from now on found there
+            return value

@@ -79,21 +79,6 @@ def _points(grid: int) -> Float64Array:
     return points
 
 
-def _filled(counts: IntArray, size: int) -> tuple[IntArray, IntArray]:
-    """The cells of `counts` that hold the `size` largest values, from large log-ratios to small, and how many each has.
-
-    None is empty; those of smaller values may stand behind them.
-    """
-    positive = counts[0, :0:-1]
-    used = (positive != 0).nonzero()[0]
-    held = positive[used]
-    if held.sum() > size:
-        return used, held
-    number = np.concatenate([counts[0, :0:-1], [counts[0, 0] + counts[1, 0]], counts[1, 1:]])
-    used = np.flatnonzero(number != 0)
-    return used, number[used]
-
-
 def _largest(starts: Float64Array, ends: Float64Array, held: IntArray, size: int) -> tuple[Float64Array, Float64Array]:
     """The `size` largest of the values that cells from `starts` to `ends` hold, the cells from large to small.
 
@@ -128,7 +113,9 @@ def pareto_k_of(counts: IntArray, n: int | None = None) -> float:
         return math.nan
     if compiled := kernel():
         return compiled.pareto(counts, size, _STARTS, _ENDS)
-    used, held = _filled(counts, size + 1)
+    number = np.concatenate([counts[0, :0:-1], [counts[0, 0] + counts[1, 0]], counts[1, 1:]])
+    used = np.flatnonzero(number != 0)
+    held = number[used]
     if len(used) < MIN_BINS or held[: MIN_BINS - 1].sum() > size:  # fewer bins than that have the largest `size` + 1
         return math.nan
     starts, ends = _STARTS[used], _ENDS[used]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from tracker_diag.stats.arrays import Array, Float64Array, FloatArray, IntArray, namespace, stacked
+from tracker_diag.stats.arrays import Array, Float64Array, FloatArray, IntArray, float64, namespace, stacked
 from tracker_diag.stats.histogram import EDGES
 
 _CHUNK = 1 << 16  # float64 temporaries of a host's pass stay in its cache
@@ -72,8 +72,7 @@ class WeightSums:
         if xp is np and counted.ndim == 1 and counted.all():
             return cls._of_all(log_weights, from_numerator)
         # What is not counted becomes 0 in every sum; it is never selected, which would depend on the data.
-        r = xp.where(counted, log_weights, 0.0)
-        r = r.astype(np.float64) if xp is np else r.double()
+        r = float64(xp.where(counted, log_weights, 0.0))
         largest = xp.amax(xp.where(counted, r, -math.inf), -1) if r.shape[-1] else r.sum(-1) - math.inf
         centred = r - xp.where(largest > -math.inf, largest, 0.0)[..., None]
         w = xp.exp(centred) * counted
@@ -200,8 +199,7 @@ def applied_sums(applied: Array, log_weights: Array, member: Array) -> Array:
     """
     xp = namespace(applied)
     counted = member & xp.isfinite(applied) & xp.isfinite(log_weights)
-    a, r = (xp.where(counted, x, 0.0) for x in (applied, log_weights))
-    a, r = (x.astype(np.float64) if xp is np else x.double() for x in (a, r))
+    a, r = (float64(xp.where(counted, x, 0.0)) for x in (applied, log_weights))
     raw = xp.exp(xp.clip(r, -LARGEST, LARGEST))
     modified = counted & (abs(a - raw) > MODIFIED * raw)
     broken = member & ~xp.isfinite(applied)

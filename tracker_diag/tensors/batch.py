@@ -196,10 +196,17 @@ class TokenBatch:
 
     @once
     def response_mask(self) -> Array:
-        """(N,) True on model and tool tokens, False on prompt and padding."""
-        if self.given_response is None:
-            return since_first(self.model_mask, self.ids, self.width)
-        return self.given_response
+        """(N,) True on model and tool tokens, False on prompt and padding: as given, or from a first model token on."""
+        if self.given_response is not None:
+            return self.given_response
+        flags, n = self.model_mask, len(self.model_mask)
+        if self.is_on_device:
+            return flags | (self.model_count > 0)
+        starts = np.arange(0, n, self.width) if self.ids is None else starts_of(self.ids)
+        ends, rises = np.append(starts[1:], n), np.append(np.flatnonzero(flags[1:] > flags[:-1]) + 1, n)
+        first = np.where(flags[starts], starts, np.minimum(rises[rises.searchsorted(starts)], ends))
+        lengths = np.stack([first - starts, ends - first], 1).reshape(-1)
+        return np.tile([False, True], len(starts)).repeat(lengths)
 
     @once
     def tool_output(self) -> Array:
@@ -309,18 +316,6 @@ def running_count(flags: Array, ids: Array | None, width: int | None = None) -> 
     first[1:] = ids[1:] != ids[:-1]  # type: ignore[index]
     # `total` never falls, so the largest count at a start so far is that of the token's own sequence.
     return total - xp.where(first, total - flags * 1, 0).cummax(0).values
-
-
-def since_first(flags: Array, ids: Array | None, width: int | None = None) -> Array:
-    """(N,) True from the first of `flags` (N,) in each sequence on; sequences as in `running_count`."""
-    if namespace(flags) is not np:
-        return flags | (running_count(flags, ids, width) > 0)
-    n = len(flags)
-    starts = np.arange(0, n, width) if ids is None else starts_of(ids)
-    ends, rises = np.append(starts[1:], n), np.append(np.flatnonzero(flags[1:] > flags[:-1]) + 1, n)
-    first = np.where(flags[starts], starts, np.minimum(rises[rises.searchsorted(starts)], ends))
-    lengths = np.stack([first - starts, ends - first], 1).reshape(-1)
-    return np.tile([False, True], len(starts)).repeat(lengths)
 
 
 def _same_device(arrays: dict[str, Array]) -> None:

@@ -113,11 +113,9 @@ def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array], list[str]]
         turns -= turns[sequence.searchsorted(sequence)]  # what is before a sequence's first model token is its prompt
         begin, end, sequence, turns, late = _cut_late(begin, end, sequence, turns)
 
-    def at_segments(values: Array) -> Array:
-        return values[begin]
-
     begins, unknown = (None if values is None else values[begin] for values in flags)
-    rows = rows_of_history(batch, History(turns > 0, lambda: late, lambda: turns, begins, unknown), at_segments)
+    history = History(turns > 0, lambda: late, lambda: turns, begins, unknown)
+    rows = rows_of_history(batch, history, lambda values: values[begin])
     return Segments(begin, end, rows["context"].astype(np.int64), sequence.astype(np.int64, copy=False)), rows, steady
 
 

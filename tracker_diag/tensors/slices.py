@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from tracker_diag.metrics.series import CONTEXT, FIRST, FIXED, NAMED_ROWS, OTHER, Dimension
+from tracker_diag.metrics.series import CELLS, CONTEXT, FIRST, FIXED, NAMED_ROWS, OTHER, Dimension
 from tracker_diag.scrub import name_without_secrets
 from tracker_diag.stats.arrays import Array, RowArray, namespace
 from tracker_diag.tensors.batch import TokenBatch
@@ -22,8 +22,8 @@ class Names:
     """Which row of `tool` and of `env` a name has. Names beyond the rows share the last, and are listed here."""
 
     def __init__(self) -> None:
-        self.rows: dict[Dimension, list[str]] = {"tool": [], "env": []}
-        self.folded: dict[Dimension, list[str]] = {"tool": [], "env": []}
+        self.rows: dict[Dimension, list[str]] = {dimension: [] for dimension in CELLS}
+        self.folded: dict[Dimension, list[str]] = {dimension: [] for dimension in CELLS}
         """Names without a row of their own, a hundred at most."""
 
     def row(self, dimension: Dimension, name: str) -> int:
@@ -92,21 +92,16 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     # A turn begins with a run of tool tokens; no such run begins a sequence, so none spans two.
     history = History(
         batch.running_count(tool) > 0,
-        lambda: _is_late(batch, tool),
+        lambda: batch.model_count - batch.running_max(xp.where(tool, batch.model_count, 0)) > FIRST,
         lambda: batch.running_count(tool & ~before(tool)),
         *beginnings(batch),
     )
 
-    def everywhere(values: Array) -> Array:
-        return values
-
-    rows = rows_of_history(batch, history, everywhere) | rows_given(batch, names, batch.labels)
-    return {
-        dimension: xp.where(batch.model_mask, row, size(dimension)).astype(np.int32, copy=False)
-        if xp is np
-        else xp.where(batch.model_mask, row, size(dimension)).to(xp.int32)
-        for dimension, row in rows.items()
-    }
+    rows = rows_of_history(batch, history, lambda values: values) | rows_given(batch, names, batch.labels)
+    whole = {dimension: xp.where(batch.model_mask, row, size(dimension)) for dimension, row in rows.items()}
+    if xp is np:
+        return {dimension: row.astype(np.int32, copy=False) for dimension, row in whole.items()}
+    return {dimension: row.to(xp.int32) for dimension, row in whole.items()}
 
 
 @dataclass(frozen=True)
@@ -146,20 +141,20 @@ def rows_given(batch: TokenBatch, names: Names, given: Mapping[str, Array]) -> d
     """By dimension the rows of the tokens that have the labels `given`, some of those of the batch."""
     xp = namespace(batch.model_mask)
     rows: dict[Dimension, Array] = {}
-    if "turn" in given:
-        rows["turn"] = _counted(batch, given["turn"], "turn")
-    if "policy_lag" in given:
-        rows["policy_lag"] = _counted(batch, given["policy_lag"], "policy_lag")
+    counted: tuple[Dimension, ...] = ("turn", "policy_lag")
+    for dimension in counted:
+        if dimension in given:
+            rows[dimension] = _counted(batch, given[dimension], dimension)
     if "control" in given:
         rows["control"] = ~given["control"] * np.int32(1)
     if "advantages" in given:
         advantage = given["advantages"]  # NaN compares as none of the three, and has no row
         below = xp.where(advantage < 0, 1, xp.where(advantage == 0, 2, size("advantage")))
         rows["advantage"] = xp.where(advantage > 0, 0, below)
-    if "tool" in given:
-        rows["tool"] = _named(batch, "tool", given["tool"], names)
-    if "env" in given:
-        rows["env"] = _named(batch, "env", given["env"], names)
+    for dimension in CELLS:
+        if dimension in given:
+            table = names.table(dimension, batch.names[dimension])
+            rows[dimension] = _looked_up(given[dimension], batch.on_same_device(table))
     return rows
 
 
@@ -196,22 +191,11 @@ def _counted(batch: TokenBatch, values: Array, dimension: Dimension) -> Array:
     return _looked_up(values, batch.on_same_device(np.array([none, *range(none)], np.int32)))
 
 
-def _named(batch: TokenBatch, dimension: Literal["tool", "env"], codes: Array, names: Names) -> Array:
-    return _looked_up(codes, batch.on_same_device(names.table(dimension, batch.names[dimension])))
-
-
 def _looked_up(codes: Array, table: Array) -> Array:
     """The entry of each code: `table` has first that of negative ones, then of 0, 1 and so on, last of all larger."""
     if isinstance(codes, np.ndarray):
         return table.take(np.add(codes, 1, dtype=np.int64, casting="unsafe"), mode="clip")
     return table[namespace(codes).clip(codes.long() + 1, 0, len(table) - 1)]
-
-
-def _is_late(batch: TokenBatch, tool: Array) -> Array:
-    """(N,) False on the first `FIRST` model tokens after a tool result, or of a sequence."""
-    at_result = batch.running_max(namespace(tool).where(tool, batch.model_count, 0))
-    late: Array = batch.model_count - at_result > FIRST
-    return late
 
 
 def before(flags: Array) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracker_diag.metrics.series import ALL, CONTEXT, NAMED_ROWS, PAIRS, Dimension, Pair
 from tracker_diag.records import WorstSequence
-from tracker_diag.stats.arrays import Array, Float64Array, namespace, on_device
+from tracker_diag.stats.arrays import Array, Float64Array, float64, namespace, on_device
 from tracker_diag.stats.histogram import HIGHEST, QUANTILE_VALUES, quantiles
 from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.tensors.batch import TokenBatch
@@ -118,7 +118,9 @@ class WorstTokens:
             member = _member(place, batch, labels, names) if place.pair in sizes else None
             if member is not None:
                 self.given_ids = batch.token_ids is not None
-                mass = batch.by_sequence(_beyond(sizes[place.pair] * member, limit))
+                excess = sizes[place.pair] * member
+                excess -= limit  # in place: fresh arrays cost more in page faults than in arithmetic
+                mass = batch.by_sequence(namespace(excess).clip(excess, 0.0, None, out=excess))
                 chosen = _top(mass, MOST)
                 start, end = _ends(batch, chosen)
                 at = _largest_token(batch, sizes[place.pair], member, (chosen, start, end))
@@ -126,7 +128,10 @@ class WorstTokens:
                 head = {"mass": mass[chosen], "batch": 0 * at + number, "sequence": chosen, "tool": of_tool}
                 rows = _rows(batch, place.pair, member, head | {"start": start, "end": end, "at": at})
                 self._asked.setdefault(place, limit)
-                self._rows[place] = _largest(self._rows[place], rows) if place in self._rows else rows
+                if place in self._rows:
+                    both = namespace(rows).concatenate([self._rows[place], rows])
+                    rows = both[_top(both[:, 0], MOST)]
+                self._rows[place] = rows
 
     def taken(self, names: Names) -> dict[Place, Found]:
         """What was found since the last call; waits for a device if it is there."""
@@ -180,12 +185,6 @@ def _sizes(batch: TokenBatch, pair: Pair) -> Array:
     return xp.where(finite, xp.clip(size, None, CAP, out=size), BROKEN)
 
 
-def _beyond(size: Array, limit: float) -> Array:
-    """How far each of `size` is beyond `limit`, in place: fresh arrays cost more in page faults than in arithmetic."""
-    size -= limit
-    return namespace(size).clip(size, 0.0, None, out=size)
-
-
 def _ends(batch: TokenBatch, chosen: Array) -> tuple[Array, Array]:
     """(n,) where each of the `chosen` sequences begins and ends among all tokens."""
     if batch.ids is None:
@@ -210,13 +209,13 @@ def _rows(batch: TokenBatch, pair: Pair, member: Array, head: Mapping[str, Array
     kind = known * (
         KNOWN + MODEL * batch.model_mask[index] + TOOL * batch.tool_output[index] + IN_SLICE * member[index]
     )
-    ids = 0 * kind - 1 if batch.token_ids is None else xp.where(known, _float64(batch.token_ids[index]), -1.0)
+    ids = 0 * kind - 1 if batch.token_ids is None else xp.where(known, float64(batch.token_ids[index]), -1.0)
     given = {} if batch.given_ids is None else {"sequence": batch.given_ids[at]}
     whole = {**head, **given, "length": end - start, "first": begin - start, "position": at - start}
     new, old = (batch.logprobs[name][index] for name in PAIRS[pair])
     parts = [
-        xp.stack([_float64(whole[name]) for name in HEAD], 1),
-        *(_float64(values) for values in (new, old, kind, ids)),
+        xp.stack([float64(whole[name]) for name in HEAD], 1),
+        *(float64(values) for values in (new, old, kind, ids)),
     ]
     return xp.concatenate(parts, 1)
 
@@ -234,17 +233,7 @@ def _largest_token(batch: TokenBatch, size: Array, member: Array, sequences: tup
     return xp.stack([xp.where((batch.ids == sequence) & member, size, -1.0).argmax() for sequence in chosen])
 
 
-def _largest(first: Array, second: Array) -> Array:
-    """Those rows of both that have the largest mass."""
-    both = namespace(first).concatenate([first, second])
-    return both[_top(both[:, 0], MOST)]
-
-
 def _top(values: Array, most: int) -> Array:
     """(≤ most,) int64 index of the largest of `values`."""
     n = min(most, len(values))
     return np.argsort(-values, kind="stable")[:n] if namespace(values) is np else values.topk(n).indices
-
-
-def _float64(values: Array) -> Array:
-    return values.astype(np.float64) if namespace(values) is np else values.double()
