@@ -1,4 +1,5 @@
 import runpy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def worst_of(given, places, limit=0.2, names=None):
 
 
 def sequences(taken, window=1.0):
-    return list(taken.sequences(partial(WorstSequence, **ABOUT), window))
+    return list(replace(taken, window=window).sequences(partial(WorstSequence, **ABOUT)))
 
 
 def packed(given, lengths, numbers):

@@ -34,7 +34,6 @@ from tracker_diag.rules.model import Rule
 from tracker_diag.rules.signals.growth import Growth
 from tracker_diag.rules.signals.often import Often
 from tracker_diag.rules.signals.spike import Spike
-from tracker_diag.stats.attribution import Carrier
 from tracker_diag.stats.histogram import HIGHEST, rebin
 from tracker_diag.stats.tails import Estimate
 from tracker_diag.tensors.observation import Observation
@@ -73,7 +72,10 @@ def wanted(rules: Iterable[Rule]) -> Wanted:
 def statistics(
     windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair], names: Names, stats: Wanted
 ) -> dict[StatKey, Estimate]:
-    """`stats` of each slice that they name, of those of `pairs` that have a signal."""
+    """`stats` of each slice that they name, of those of `pairs` that have a signal.
+
+    A weight beyond float64 is left out; `largest` says how large it is.
+    """
     estimates: dict[StatKey, Estimate] = {}
     for pair in pairs:
         if windows[pair].signal:
@@ -85,7 +87,7 @@ def statistics(
                         known = STATISTICS[stat]
                         if known.of_step is of_step:
                             estimate = known.estimate(slice_window, with_error=with_error)
-                            if estimate is not None:
+                            if estimate is not None and math.isfinite(estimate.value):
                                 estimates[_key(pair, name, stat)] = estimate
     return estimates
 
@@ -109,26 +111,21 @@ def absent(windows: Mapping[Pair, PairWindow], reach: Reach) -> dict[Pair, Reaso
     return not_observed(windows) | never | on_policy
 
 
+_LEFT_OUT = {
+    "rejected_batches": "{} batches were rejected; the first warning says why",
+    "rejected_samples": "{} calls of samples were rejected; the first warning says why",
+    "late_steps": "{} calls went back to an earlier step, and their metrics were left out",
+}
 SAY_OBSERVE = "call run.diag.observe(...) in each step"
 LATE = "expect(rows={}): the run has begun, so this changes nothing; say it before the first step"
 SAY_SHORT = "if it is meant to be so short, say so before its first step: run.diag.expect(rows={})"
 
 
 def caveats(
-    windows: Mapping[Pair, PairWindow],
-    reach: Reach,
-    health: Mapping[str, int],
-    progress: Progress,
-    engine: Engine,
+    windows: Mapping[Pair, PairWindow], reach: Reach, health: Mapping[str, int], progress: Progress, engine: Engine
 ) -> tuple[str, ...]:
     """What keeps "nothing was found" from meaning that all was well, the gravest first."""
-    lines: list[str] = []
-    if lost := health.get("rejected_batches", 0):
-        lines.append(f"{lost} batches were rejected; the first warning says why")
-    if lost := health.get("rejected_samples", 0):
-        lines.append(f"{lost} calls of samples were rejected; the first warning says why")
-    if late := health.get("late_steps", 0):
-        lines.append(f"{late} calls went back to an earlier step, and their metrics were left out")
+    lines = [text.format(health[kind]) for kind, text in _LEFT_OUT.items() if health.get(kind)]
     last, with_tensors = progress.last, progress.last_with_tensors
     if with_tensors is None:
         do = f": {SAY_OBSERVE}" if set(PAIRS) - {*reach.without} else ", as this trainer has none with these settings"
@@ -158,11 +155,8 @@ def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
     lines: list[str] = []
     for pair, window in windows.items():
         parts: list[str] = []
-        for name, words in (("post_tool", "after a tool"), ("text_only", "before any")):
-            slice_window = window.context.get(name)
-            if slice_window is None or not window.signal:
-                continue
-            now = _finite(slice_statistics(slice_window, ("p95",)).get("p95"))
+        for name, words in (("post_tool", "after a tool"), ("text_only", "before any")) if window.signal else ():
+            now = _finite(statistic("p95").estimate(window.context[name]))
             if now is not None:
                 least = "at least " if now >= 2.0**HIGHEST else ""  # the sketch counts no further
                 parts.append(f"{words} {least}{now:.3g}")
@@ -172,13 +166,7 @@ def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
 
 
 def seen(
-    step: int | None,
-    windows: Mapping[Pair, PairWindow],
-    reach: Reach,
-    shown_by: str,
-    engine: Engine,
-    *,
-    whole: bool,
+    step: int | None, windows: Mapping[Pair, PairWindow], reach: Reach, shown_by: str, engine: Engine, *, whole: bool
 ) -> RenderableType:
     """What is seen of the run, and what would open the eyes of more rules; `shown_by`, `whole` as in `first_look`."""
     tokens: dict[Pair, Counter[str]] = {pair: _tokens(windows.get(pair)) for pair in PAIRS}
@@ -221,25 +209,10 @@ def lacking(windows: Mapping[Pair, PairWindow]) -> Callable[[StatKey], Reason]:
     return why
 
 
-def carriers(windows: Mapping[Pair, PairWindow], names: Names) -> Callable[[Pair, str], tuple[Carrier, ...]]:
-    """Tells which cells carry the growth of a slice's tail."""
-    return lambda pair, name: windows[pair].carriers(name, names) if pair in windows else ()
-
-
 def series(statistics: Mapping[StatKey, Estimate], time_ratio: float | None) -> dict[SeriesKey, Scalar]:
-    """The series that rules read of tensors. A weight beyond float64 is left out; `largest` says how large it is.
-
-    Args:
-        time_ratio: the slowest rank's time over the median rank's, where there are several.
-    """
-    scalars: dict[SeriesKey, Scalar] = {
-        key: Scalar(key, estimate.value, estimate.n, estimate.spread)
-        for key, estimate in statistics.items()
-        if math.isfinite(estimate.value)
-    }
-    if time_ratio is not None:
-        scalars["rank_time_ratio"] = Scalar("rank_time_ratio", time_ratio)
-    return scalars
+    """The series that rules read of tensors; `time_ratio` is that of `Intake`."""
+    ratio = {} if time_ratio is None else {"rank_time_ratio": Scalar("rank_time_ratio", time_ratio)}
+    return {key: Scalar(key, it.value, it.n, it.spread) for key, it in statistics.items()} | ratio
 
 
 def nonfinite(own: Mapping[str, float], observed: Mapping[Pair, Observation], health: Counter[str]) -> list[str]:
@@ -254,22 +227,17 @@ def nonfinite(own: Mapping[str, float], observed: Mapping[Pair, Observation], he
 
 
 def scalars(estimates: Mapping[StatKey, Estimate]) -> Iterator[Scalar]:
-    """Those of `found` that are logged."""
+    """Those of `estimates` that are logged."""
     for key, estimate in estimates.items():
-        if statistic(key.stat).is_logged(key.pair, key.slice) and math.isfinite(estimate.value):
+        if statistic(key.stat).is_logged(key.pair, key.slice):
             yield Scalar(PREFIX + key, estimate.value, estimate.n)
 
 
 def states(engine: Engine, health: Mapping[str, int], time_ratio: float | None) -> Iterator[Scalar]:
-    """The state of each rule that ever was more than healthy, and what has gone wrong in the diagnostics themselves.
-
-    Args:
-        time_ratio: the slowest rank's time over the median rank's, where there are several.
-    """
-    if noteworthy := engine.noteworthy:
-        for rule, state in engine.states().items():
-            if rule in noteworthy:
-                yield Scalar(f"{PREFIX}rule/{rule}", STATE_VALUES[state])
+    """The state of each rule that ever was more than healthy, and what has gone wrong in the diagnostics themselves."""
+    for rule, state in engine.states().items() if engine.noteworthy else ():
+        if rule in engine.noteworthy:
+            yield Scalar(f"{PREFIX}rule/{rule}", STATE_VALUES[state])
     for kind, count in health.items():
         if count:
             yield Scalar(f"{PREFIX}health/{kind}", count)
@@ -296,14 +264,14 @@ def slices_table(windows: Mapping[Pair, PairWindow], names: Names) -> Table:
     for pair, window in windows.items():
         for name, slice_window in window.slices(names).items():
             now = slice_statistics(slice_window, OF_WINDOW if window.signal else ())
-            cells = {stat: _finite(estimate) for stat, estimate in now.items()} | {
-                "count": slice_window.n,
-                BASELINE: _finite(statistic("p95").estimate(slice_window.other_cells)),
-            }
-            note = _note(name, names) or ("" if window.signal else str(reason(Why.ON_POLICY)))
-            note = note or (
-                "" if slice_window.steps is None else f"few tokens a step: of the last {slice_window.steps} steps"
-            )
+            then = statistic("p95").estimate(slice_window.other_cells)
+            cells = {stat: _finite(estimate) for stat, estimate in {**now, BASELINE: then}.items()}
+            cells["count"] = slice_window.n
+            note = _note(name, names)
+            if not note and not window.signal:
+                note = str(reason(Why.ON_POLICY))
+            if not note and slice_window.steps is not None:
+                note = f"few tokens a step: of the last {slice_window.steps} steps"
             rows.append((pair, name, *(cells.get(column) for column in stats), note))
     return Table(PREFIX + "slices", columns, tuple(rows))
 

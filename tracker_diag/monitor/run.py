@@ -58,21 +58,10 @@ class Run:
     """
 
     def __init__(
-        self,
-        judge: Judge,
-        guards: Guards,
-        out: FanOut,
-        health: Health,
-        *,
-        settings: GrowthSettings,
-        window: int,
-        clip: tuple[float, float],
-        ranks: Ranks | None,
-        essential_tools: Sequence[str],
-        texts: bool,
-        decode: Decode | None,
-        source: str,
-    ) -> None:
+        self, judge: Judge, guards: Guards, out: FanOut, health: Health, *,
+        settings: GrowthSettings, window: int, clip: tuple[float, float], ranks: Ranks | None,
+        essential_tools: Sequence[str], texts: bool, decode: Decode | None, source: str,
+    ) -> None:  # fmt: skip
         self.judge, self._guards, self._out, self._health = judge, guards, out, health
         self._source = source
         self.windows = PairWindows(window, clip, settings.short.burn_in, settings.short.baseline)
@@ -180,20 +169,19 @@ class Run:
 
     def _inputs(self, own: Mapping[str, float]) -> StepInputs:
         """The metrics of a step, and what else is known of its tensors."""
+        names = self.intake.names
         return StepInputs(
             own,
             absent=readout.absent(self.windows, self.silence.reach),
             lacking=readout.lacking(self.windows),
             missing=self.intake.missing,
-            carriers=readout.carriers(self.windows, self.intake.names),
+            carriers=lambda pair, name: self.windows[pair].carriers(name, names) if pair in self.windows else (),
         )
 
     def _fulfil(self, step: int) -> None:
         """Do what was asked for before `step`, and write so."""
         requests, self.requests = self.requests, []
-        if not requests:
-            return
-        rules = {rule.id for rule in self.judge.engine.rules}
+        rules = {rule.id for rule in self.judge.engine.rules} if requests else ()
         for reason, rule, steps in requests:
             if not rule:
                 self.windows.rebaseline()

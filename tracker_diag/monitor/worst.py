@@ -26,20 +26,6 @@ CLOSE_WITHIN = 5.0
 """Seconds that the end waits for a decoder."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """The worst sequences of one place at one step."""
-
-    step: int
-    tokens: Found
-    window: float
-    """Tail mass of the slice's window."""
-
-    @property
-    def mass(self) -> float:
-        return float(self.tokens.rows[:, 0].sum())
-
-
 @dataclass(eq=False)
 class _Episode:
     """What is kept of a place, from when a finding began there until none is left."""
@@ -47,9 +33,9 @@ class _Episode:
     place: Place
     onset: int
     fired: bool
-    first: _Step
-    worst: _Step
-    last: _Step
+    first: Found
+    worst: Found
+    last: Found
 
     def sequences(self) -> Iterator[WorstSequence]:
         """Those of the worst step, then those of the first and the last one, where these are others."""
@@ -59,7 +45,7 @@ class _Episode:
             if at.step not in shown:
                 shown.add(at.step)
                 about = {"pair": pair, "slice": slice, "onset": self.onset, "moment": moment, "step": at.step}
-                yield from at.tokens.sequences(partial(WorstSequence, **about), at.window)  # type: ignore[arg-type]
+                yield from at.sequences(partial(WorstSequence, **about))  # type: ignore[arg-type]
 
 
 class WorstSequences:
@@ -104,10 +90,14 @@ class WorstSequences:
             for place, worst in intake.worst.taken(intake.names).items():
                 if place in places and place.slice in windows_of[place]:
                     mass = tail_mass(windows_of[place][place.slice], worst.limit)
-                    self._add(place, min(finding.onset for finding in places[place]), _Step(step, worst, mass))
+                    onset = min(finding.onset for finding in places[place])
+                    self._add(place, onset, replace(worst, step=step, window=mass))
             self._forget(places)
             intake.worst.look_at({p: beyond(slices[p.slice]) for p, slices in windows_of.items() if p.slice in slices})
-            self._say(intake)
+            if self._live and self._episodes and self._decoder and not intake.worst.given_ids and not self._warned:
+                self._warned = True
+                do = "give token_ids=... to observe, shaped as the log-probabilities are"
+                self._health.warn([f"decode was given, but no token ids came, so no text can be shown: {do}"])
             self._asked |= alerted
             if self._asked and self._due is None and self.sequences:
                 self._asked, self._due = False, self.sequences
@@ -118,7 +108,7 @@ class WorstSequences:
                     return [worst_table(shown)]
         return []
 
-    def _add(self, place: Place, onset: int, now: _Step) -> None:
+    def _add(self, place: Place, onset: int, now: Found) -> None:
         kept = self._open.get(place)
         if kept is None:
             kept = _Episode(place, onset, fired=False, first=now, worst=now, last=now)
@@ -141,12 +131,6 @@ class WorstSequences:
             if not over.fired:
                 self._episodes.remove(over)
 
-    def _say(self, intake: Intake) -> None:
-        if self._live and self._episodes and self._decoder and not intake.worst.given_ids and not self._warned:
-            self._warned = True
-            do = "give token_ids=... to observe, shaped as the log-probabilities are"
-            self._health.warn([f"decode was given, but no token ids came, so no text can be shown: {do}"])
-
     @property
     def sequences(self) -> tuple[WorstSequence, ...]:
         """All that are kept of findings that fired, by their onset."""
@@ -162,9 +146,7 @@ class WorstSequences:
     def _shown(self, kept: tuple[WorstSequence, ...]) -> tuple[WorstSequence, ...]:
         if self._decoder and not self._health.elsewhere():
             with_ids = [sequence for sequence in kept if sequence.token_ids is not None]
-            decoded = self._decoder.texts(
-                [(sequence.token_ids, excerpt(sequence)) for sequence in with_ids if sequence.token_ids is not None]
-            )
+            decoded = self._decoder.texts([(sequence.token_ids, excerpt(sequence)) for sequence in with_ids])  # type: ignore[misc]
             texts = {id(sequence): text for sequence, text in zip(with_ids, decoded, strict=True)}
             kept = tuple(replace(sequence, texts=texts.get(id(sequence))) for sequence in kept)
             for error in self._decoder.errors():

@@ -60,14 +60,16 @@ class Found:
     """Nats of |log-ratio| beyond which the tail begins."""
     tools: tuple[str, ...]
     """(n,) the tool that answered last before the largest token; empty where none is known."""
+    step: int = 0
+    window: float = 0.0
+    """Tail mass of the slice's window at that step."""
 
-    def sequences(self, make: Callable[..., WorstSequence], window: float) -> Iterator[WorstSequence]:
-        """Each row as a value that can be shown.
+    @property
+    def mass(self) -> float:
+        return float(self.rows[:, 0].sum())
 
-        Args:
-            make: WorstSequence, with the fields that are known to the caller alone.
-            window: tail mass of the slice's window.
-        """
+    def sequences(self, make: Callable[..., WorstSequence]) -> Iterator[WorstSequence]:
+        """Each row as a value that can be shown; `make` is WorstSequence with the fields that the caller knows."""
         for row, tool in zip(self.rows, self.tools, strict=True):
             mass, *whole = row[: len(HEAD)]
             new, old, kind, ids = row[len(HEAD) :].reshape(FIELDS, WIDTH)
@@ -78,7 +80,7 @@ class Found:
                 **dict(zip(HEAD[1:-1], map(int, whole), strict=False)),
                 tool=tool,
                 limit=self.limit,
-                share=min(float(mass) / window, 1.0) if mass < BROKEN / 2 and window > 0 else None,
+                share=min(float(mass) / self.window, 1.0) if mass < BROKEN / 2 and self.window > 0 else None,
                 logprobs=np.stack([new[known], old[known]]),
                 sampled=(kinds & MODEL > 0)[known],
                 tool_output=(kinds & TOOL > 0)[known],
