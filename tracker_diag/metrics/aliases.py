@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,6 @@ class Mapped:
     """Own key that the row must have as well."""
     running: bool = False
     """Whether it is a mean over earlier rows as well."""
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,11 +130,14 @@ class KeyMap:
     unmapped: tuple[str, ...]
     algorithm: registry.Algorithm | None = None
     """The one that alone logs some of the keys."""
-    _unmapped: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @once
+    def _keys(self) -> frozenset[str]:
+        return frozenset((*self.mapped, *self.unmapped))
 
     def covers(self, keys: Iterable[str]) -> bool:
         """Whether all of `keys` were there when the map was made; if not, make a new map with them."""
-        return all(key in self.mapped or key in self._unmapped for key in keys)
+        return self._keys.issuperset(keys)
 
     def values(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Canonical values of one row. If a value is not finite, the next key counts, or none."""
@@ -224,8 +226,9 @@ def _key_map(keys: tuple[str, ...], framework: str | None, evaluation: str = "")
             mapped[key] = match
     mapped |= _evaluations(mapped, evaluation)
     unmapped = tuple(key for key in keys if key not in mapped)
-    algorithm = _algorithm(matcher.file, keys)
-    return KeyMap(framework and matcher.file.framework, mapped, unmapped, algorithm, frozenset(unmapped))
+    forms, own = _forms(keys, matcher.file), matcher.file.algorithms.items()
+    algorithm = next((algorithm for algorithm, own_keys in own if not forms.keys().isdisjoint(own_keys)), None)
+    return KeyMap(framework and matcher.file.framework, mapped, unmapped, algorithm)
 
 
 def _evaluations(mapped: Mapping[str, Mapped], evaluation: str) -> dict[str, Mapped]:
@@ -247,12 +250,6 @@ def _plain(key: str) -> str:
     return re.sub(r"[/@._-]+", "_", key.replace("@", "_at_"))
 
 
-def _algorithm(file: Aliases, keys: tuple[str, ...]) -> registry.Algorithm | None:
-    """The first of `file`'s algorithms of which a key that it alone has is among `keys`."""
-    forms = _forms(keys, file)
-    return next((algorithm for algorithm, own_keys in file.algorithms.items() if not forms.isdisjoint(own_keys)), None)
-
-
 class _Matcher:
     """One file's keys, ready to be looked up."""
 
@@ -272,12 +269,14 @@ class _Matcher:
 
     def find(self, key: str, order: int) -> Mapped | None:
         """What `key` means; `order`, its place in the run, decides between keys of one pattern."""
-        forms = (key, *_shorter(key, self.file))
+        forms = tuple(_forms((key,), self.file))
         if canonical(key) == key and key not in self._exact:
             return Mapped(key, rank=-1)
         for form in forms:
-            if form in self._exact and (not self.file.any_prefix or self._same_kind(key, form)):
-                return self._mapped(*self._exact[form], order)
+            if form in self._exact:
+                name, place = self._exact[form]
+                if not self.file.any_prefix or same_kind(name, key.removesuffix(form).rstrip("/")):
+                    return self._mapped(name, place, order)
         for pattern, name, place, _ in self._patterns:
             for form in forms:
                 if match := pattern.fullmatch(form):
@@ -294,18 +293,13 @@ class _Matcher:
 
     def why_not(self, key: str) -> str:
         """What the file says of a key that it ignores; empty where it reads it, or does not know it."""
-        forms = (key, *_shorter(key, self.file))
-        ignored = next((entry for entry in self._patterns if any(entry[0].fullmatch(form) for form in forms)), None)
-        return ignored[3] if ignored else ""
-
-    def _same_kind(self, key: str, form: str) -> bool:
-        """Whether `form`, the end of `key`, means the same with what is before it."""
-        return same_kind(self._exact[form][0], key.removesuffix(form).rstrip("/"))
+        forms = _forms((key,), self.file)
+        return next((why for pattern, _, _, why in self._patterns if any(map(pattern.fullmatch, forms))), "")
 
     def _mapped(self, name: str, place: int, order: int, member: str = "") -> Mapped:
         alias = self.file.metrics[name]
         scale, offset = alias.transform.line
-        return Mapped(member or name, scale, offset, place * _STEP + order, alias.needs_key, alias.running, alias.note)
+        return Mapped(member or name, scale, offset, place * _STEP + order, alias.needs_key, alias.running)
 
 
 _STEP = 1_000_000
@@ -313,19 +307,16 @@ _LAST = 1_000 * _STEP
 """Ranks: first the place in the file, then the place in the run; last what only looks canonical."""
 
 
-def _shorter(key: str, file: Aliases) -> Iterator[str]:
-    """`key` as the trainer may have named it, before a tracker put a prefix to it."""
-    for prefix in file.prefixes:
-        if key.startswith(prefix):
-            yield key[len(prefix) :]
-    if file.any_prefix and not of_evaluation(key):
-        parts = key.split("/")
-        yield from ("/".join(parts[start:]) for start in range(1, len(parts)))
-
-
-def _forms(keys: Iterable[str], file: Aliases) -> set[str]:
-    """`keys` as they are, and as the trainer may have named them."""
-    return {form for key in keys for form in (key, *_shorter(key, file))}
+def _forms(keys: Iterable[str], file: Aliases) -> Mapping[str, None]:
+    """`keys` as they are, and as the trainer may have named them, before a tracker put a prefix to them."""
+    forms = dict[str, None]()
+    for key in keys:
+        forms[key] = None
+        forms |= dict.fromkeys(key[len(prefix) :] for prefix in file.prefixes if key.startswith(prefix))
+        if file.any_prefix and not of_evaluation(key):
+            parts = key.split("/")
+            forms |= dict.fromkeys("/".join(parts[start:]) for start in range(1, len(parts)))
+    return forms
 
 
 def hits(file: Aliases, keys: tuple[str, ...]) -> int:

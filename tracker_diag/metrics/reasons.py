@@ -87,11 +87,6 @@ def not_observed(there: Collection[Pair]) -> dict[Pair, Reason]:
     return {pair: reason(Why.NOT_OBSERVED, fields=" and ".join(fields)) for pair, fields in lacking.items()}
 
 
-def not_seen(how: str | None) -> Reason:
-    """A trainer's settings leave a pair without a signal, and `how` would change it; None if nothing would."""
-    return reason(Why.NOT_SEEN) if how is None else reason(Why.NOT_SET, how=how)
-
-
 def no_series(key: SeriesKey) -> Reason:
     """There is no value of `key`: tensors would be needed for a statistic, a log for a metric."""
     return reason(Why.NOT_MEASURED if isinstance(key, StatKey) else Why.NOT_LOGGED, series=str(key))

@@ -107,21 +107,18 @@ class YamlFile:
         first = next((error for error in errors if error["type"] in _NO_SUCH_FIELD), errors[0])
         place, text = first["loc"], first["msg"].removeprefix("Value error, ")
         about = first.get("ctx", {})
-        match first["type"]:
-            case "extra_forbidden" | "unexpected_keyword_argument":
-                known = fields(place)
-                text = "no such field" + nearest(str(place[-1]), known, otherwise=bool(known))
-            case "union_tag_invalid":
-                kinds, kind = about["expected_tags"].replace("'", ""), about["tag"]
-                text = f"kind: {kind!r} given, expected one of {kinds}{nearest(kind, kinds.split(', '))}"
-            case "union_tag_not_found":
-                text = "kind: nothing given"
-            case _:
-                pass
+        if first["type"] in _NO_SUCH_FIELD:
+            known = fields(place)
+            text = "no such field" + nearest(str(place[-1]), known, otherwise=bool(known))
+        elif first["type"] == "union_tag_invalid":
+            kinds, kind = about["expected_tags"].replace("'", ""), about["tag"]
+            text = f"kind: {kind!r} given, expected one of {kinds}{nearest(kind, kinds.split(', '))}"
+        elif first["type"] == "union_tag_not_found":
+            text = "kind: nothing given"
         if not place:  # of the whole: its first word is the field that it is about, if there is one
             place, field = (text.partition(" ")[0].rstrip(":"),), ""
         else:
-            path = [*self._found(place)[1], *place[-1:]] if first["type"] == "missing" else self._found(place)[1]
+            path = [*self._found(place)[1], *(place[-1:] if first["type"] == "missing" else ())]
             field = ".".join(map(str, path)) + ": "
         return f"{self.file}:{self.line(place)}: {field}{text}"
 
@@ -134,16 +131,11 @@ class YamlFile:
                 match = [(key, value) for key, value in node.value if key.value == str(part)]
                 if not match:
                     continue
-                key, node = match[0]
-                line = _line_of(key)
+                at, node = match[0]
             elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-                node = node.value[part]
-                line = _line_of(node)
+                at = node = node.value[part]
             else:
                 continue
+            line = int(at.start_mark.line) + 1
             path.append(part)
         return line, path
-
-
-def _line_of(node: Any) -> int:
-    return int(node.start_mark.line) + 1

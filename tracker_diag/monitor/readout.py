@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from rich.console import RenderableType
 
-from tracker_diag.metrics.reasons import SAY_TURN, Reason, Why, no_series, not_observed, not_seen, reason
+from tracker_diag.metrics.reasons import SAY_TURN, Reason, Why, no_series, not_observed, reason
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import (
     ALL,
@@ -107,7 +107,11 @@ def absent(windows: Mapping[Pair, PairWindow], reach: Reach) -> dict[Pair, Reaso
     on_policy: dict[Pair, Reason] = {
         pair: reason(Why.ON_POLICY) for pair, window in windows.items() if not window.signal
     }
-    never: dict[Pair, Reason] = {pair: not_seen(how) for pair, how in reach.without.items() if pair not in windows}
+    never: dict[Pair, Reason] = {
+        pair: reason(Why.NOT_SEEN) if how is None else reason(Why.NOT_SET, how=how)
+        for pair, how in reach.without.items()
+        if pair not in windows
+    }
     return not_observed(windows) | never | on_policy
 
 

@@ -10,7 +10,7 @@ from tracker_diag.errors import BatchError, UnknownName
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag.stats.arrays import Array, namespace, on_device, starts_of
 from tracker_diag.stats.once import once
-from tracker_diag.tensors.given import LABELS, flags_of, floats_of, ids_of, kind_of, label_of, unified
+from tracker_diag.tensors.given import LABELS, flags_of, floats_of, kind_of, label_of, of_kind, unified
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -116,12 +116,7 @@ class TokenBatch:
     """(N,) integers, where given."""
 
     @classmethod
-    def validated(
-        cls,
-        *,
-        check: bool = True,
-        **given: "Unpack[Tensors]",
-    ) -> "TokenBatch":
+    def validated(cls, *, check: bool = True, **given: "Unpack[Tensors]") -> "TokenBatch":
         """Validate the arrays of one observation and bring them into one shape.
 
         Args:
@@ -147,11 +142,8 @@ class TokenBatch:
         response, model = masks.get("response_mask"), masks.get("model_mask")
         if model is None:
             if response is None:
-                raise BatchError(
-                    "model_mask",
-                    "no mask",
-                    "response_mask, and model_mask if there are tools: 1 on the tokens that the policy sampled",
-                )
+                need = "response_mask, and model_mask if there are tools: 1 on the tokens that the policy sampled"
+                raise BatchError("model_mask", "no mask", need)
             model, response = response, None  # what most trainers call the loss mask: its gaps are what tools said
         width = shape[1] if len(shape) == 2 else None
         model = model if response is None else model & response
@@ -170,7 +162,7 @@ class TokenBatch:
             width=width,
             ids=ids,
             given_ids=given_ids,
-            token_ids=ids_of(TOKENS, arrays[TOKENS]) if TOKENS in arrays else None,
+            token_ids=of_kind(TOKENS, arrays[TOKENS], "iu", "integers").reshape(-1) if TOKENS in arrays else None,
         )
         for name, value in about.items():
             label, names = label_of(name, value, tool_names if name == "tool" else None, check)
@@ -320,8 +312,8 @@ def running_count(flags: Array, ids: Array | None, width: int | None = None) -> 
 
 def _same_device(arrays: dict[str, Array]) -> None:
     devices = {name: str(getattr(value, "device", "cpu")) for name, value in arrays.items()}
+    anchor, first = next(iter(devices.items()), ("", ""))
     for name, device in devices.items():
-        anchor, first = next(iter(devices.items()))
         if device != first:
             raise BatchError(name, f"a tensor on {device}", f"{first}, where {anchor} is")
 

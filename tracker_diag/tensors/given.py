@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracker_diag.errors import BatchError
-from tracker_diag.stats.arrays import Array, IntArray, on_device
+from tracker_diag.stats.arrays import Array, IntArray, namespace, on_device
 
 NAMED = ("tool", "env")
 """Labels whose codes have names."""
@@ -105,7 +105,12 @@ def _packed(values: Mapping[str, Any], per_token: Sequence[str], labels: Sequenc
             form = f"an array of shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
             raise BatchError(name, form, "a list of sequences, as others are")
         parts = value.unbind() if hasattr(value, "detach") else value
-        arrays = [_part(f"{name}[{i}]", part) for i, part in enumerate(parts)]
+        arrays = [
+            array_of(f"{name}[{i}]", part)
+            if not isinstance(part, list | tuple) or _numbers(part)
+            else np.asarray(part, object)
+            for i, part in enumerate(parts)
+        ]
         here = [len(part) for part in arrays]
         anchor, lengths = anchor or name, lengths or here
         if len(here) != len(lengths):
@@ -113,24 +118,11 @@ def _packed(values: Mapping[str, Any], per_token: Sequence[str], labels: Sequenc
         for i, (n, expected) in enumerate(zip(here, lengths, strict=True)):
             if n != expected:
                 raise BatchError(name, f"sequence {i} of {n} tokens", f"{expected} tokens, as in {anchor}")
-        packed[name] = np.concatenate(arrays) if isinstance(arrays[0], np.ndarray) else _torch().cat(arrays)
+        packed[name] = namespace(arrays[0]).concatenate(arrays)
     ids = np.repeat(np.arange(len(lengths)), lengths)
-    device = getattr(packed[anchor], "device", None) if on_device(packed[anchor]) else None
-    packed["sequence_ids"] = ids if device is None else _torch().from_numpy(ids).to(device)
+    there = packed[anchor]
+    packed["sequence_ids"] = namespace(there).from_numpy(ids).to(there.device) if on_device(there) else ids
     return packed
-
-
-def _part(name: str, value: Any) -> Array:
-    """One sequence."""
-    if isinstance(value, list | tuple) and not _numbers(value):
-        return np.asarray(value, object)
-    return array_of(name, value)
-
-
-def _torch() -> Any:
-    import torch
-
-    return torch
 
 
 def kind_of(value: Array) -> str:
@@ -150,21 +142,19 @@ def flags_of(name: str, value: Array, check: bool) -> Array:
     return flat != 0
 
 
+def of_kind(name: str, value: Array, kinds: str, wanted: str, do: str = "") -> Array:
+    """`value`, whose dtype is of one of `kinds`; BatchError otherwise."""
+    if kind_of(value) not in kinds:
+        raise BatchError(name, f"dtype {value.dtype}", wanted, do)
+    return value
+
+
 def floats_of(name: str, value: Array) -> Array:
     """(N,) float64 or float32 of `value`, which is of floats; BatchError otherwise."""
-    if kind_of(value) != "f":
-        raise BatchError(name, f"dtype {value.dtype}", "floats", "token ids are not log-probabilities")
-    flat = value.reshape(-1)
+    flat = of_kind(name, value, "f", "floats", "token ids are not log-probabilities").reshape(-1)
     if isinstance(flat, np.ndarray):
         return flat if flat.dtype == np.float64 else flat.astype(np.float32, copy=False)
     return flat if str(flat.dtype) == "torch.float64" else flat.float()
-
-
-def ids_of(name: str, value: Array) -> Array:
-    """(N,) integers of `value`; BatchError of another dtype."""
-    if kind_of(value) not in "iu":
-        raise BatchError(name, f"dtype {value.dtype}", "integers")
-    return value.reshape(-1)
 
 
 def label_of(name: str, value: Any, names: Sequence[str] | None, check: bool) -> tuple[Array, tuple[str, ...] | None]:
@@ -174,14 +164,14 @@ def label_of(name: str, value: Any, names: Sequence[str] | None, check: bool) ->
         BatchError: values of another dtype than the label's.
     """
     if name in KINDS:
-        return _number_label(name, array_of(name, value), check), None
+        wanted = {"f": "floats", "iu": "integers"}.get(KINDS[name], "booleans, or 0 and 1")
+        array = of_kind(name, array_of(name, value), KINDS[name], wanted)
+        return flags_of(name, array, check).reshape(array.shape) if KINDS[name] == "biuf" else array, None
     if not hasattr(value, "detach"):
         texts = np.asarray(value, dtype=object if isinstance(value, list | tuple) else None)
         if texts.dtype.kind in "OUS":
             return _codes(texts) if name in NAMED else (_checksums(texts), None)
-    array = array_of(name, value)
-    if kind_of(array) not in "iu":
-        raise BatchError(name, f"dtype {array.dtype}", "integers, or strings")
+    array = of_kind(name, array_of(name, value), "iu", "integers, or strings")
     if isinstance(array, np.ndarray):
         codes = array if array.dtype == np.int32 else array.astype(np.int64, copy=False)
     else:
@@ -189,14 +179,6 @@ def label_of(name: str, value: Any, names: Sequence[str] | None, check: bool) ->
     if name not in NAMED:
         return codes, None
     return codes, UNNAMED if names is None else tuple(names)
-
-
-def _number_label(name: str, array: Array, check: bool) -> Array:
-    kinds = KINDS[name]
-    if kind_of(array) not in kinds:
-        wanted = {"f": "floats", "iu": "integers"}.get(kinds, "booleans, or 0 and 1")
-        raise BatchError(name, f"dtype {array.dtype}", wanted)
-    return flags_of(name, array, check).reshape(array.shape) if kinds == "biuf" else array
 
 
 def _codes(texts: npt.NDArray[Any]) -> tuple[IntArray, tuple[str, ...]]:

@@ -50,11 +50,11 @@ def _about_masks(given: Mapping[str, Any], batch: TokenBatch) -> Iterator[str]:
     if "model_mask" not in given or "response_mask" not in given:
         return
     inside, asked = int(batch.model_mask.sum()), _size(given["model_mask"])
+    outside = f"{asked - inside:,} of {asked:,} tokens of model_mask lie outside response_mask, and are left out."
     if asked - inside > inside:
         yield (
-            f"{asked - inside:,} of {asked:,} tokens of model_mask lie outside response_mask, and are left out. Is one "
-            "of the two inverted? response_mask is 1 on everything after the prompt, model_mask on what the policy "
-            "sampled."
+            f"{outside} Is one of the two inverted? response_mask is 1 on everything after the prompt, model_mask on "
+            "what the policy sampled."
         )
     elif asked > inside == int(batch.response_mask.sum()):
         yield (
@@ -62,10 +62,8 @@ def _about_masks(given: Mapping[str, Any], batch: TokenBatch) -> Iterator[str]:
             "the prompt, tool output included; model_mask is 1 on what the policy sampled, and 0 on tool output."
         )
     elif asked > inside:
-        yield (
-            f"{asked - inside:,} of {asked:,} tokens of model_mask lie outside response_mask, and are left out. If "
-            "they were sampled by the policy, let response_mask cover them: response_mask = response_mask | model_mask."
-        )
+        cover = "let response_mask cover them: response_mask = response_mask | model_mask."
+        yield f"{outside} If they were sampled by the policy, {cover}"
     first = batch.response_mask & (batch.running_count(batch.response_mask) == 1)
     if int((first & batch.model_mask).sum()) < 0.05 * int(first.sum()):
         yield (
@@ -116,8 +114,8 @@ def _of_other_tokens(new: Array, old: Array) -> str:
 def _size(mask: Any) -> int:
     """How many are set, of a mask in any form that is taken."""
     if isinstance(mask, list | tuple):
-        return sum(_size(part) if hasattr(part, "__len__") else int(part) for part in mask)
-    return int(mask.sum()) if hasattr(mask, "sum") else int(np.asarray(mask).sum())
+        return sum(map(_size, mask))
+    return int(mask.sum() if hasattr(mask, "sum") else np.asarray(mask).sum())
 
 
 def shown_by(given: Collection[str]) -> str:
