@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
-from tracker_diag.stats.shape import tail_stretch
+from tracker_diag.stats.tails import tail_stretch
 
 magnitudes = hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(2**-10, 2**2))
 

@@ -15,8 +15,7 @@ from tracker_diag.metrics.registry import PREFIX, Metric, training
 from tracker_diag.metrics.series import ALL, CONTEXT, StatKey
 from tracker_diag.stats.gradient import clipped_away
 from tracker_diag.stats.pareto import pareto_k_of, reliable_below
-from tracker_diag.stats.shape import tail_stretch
-from tracker_diag.stats.tails import Estimate, SliceWindow
+from tracker_diag.stats.tails import Estimate, SliceWindow, tail_stretch
 from tracker_diag.stats.weights import clip_fraction
 
 Section: TypeAlias = Literal["Tails", "ESS", "Shape"]

@@ -29,10 +29,10 @@ from tracker_diag.samples.intake import SampleIntake
 from tracker_diag.tensors.batch import Tensors
 from tracker_diag.tensors.decode import Decode
 from tracker_diag.tensors.intake import Intake
-from tracker_diag.tensors.pairs import PairWindows
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.step import Progress, Step
 from tracker_diag.tensors.suspicions import Silence
+from tracker_diag.tensors.windows import PairWindows
 from tracker_diag.trackers.fan_out import FanOut
 from tracker_diag.trackers.tracker import Standing
 

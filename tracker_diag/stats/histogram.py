@@ -56,18 +56,14 @@ class Sketch:
     nonfinite: Any
     """(rows,) int64: NaN and inf, counted separately so that they never look like a large ratio."""
 
-    def __init__(self, counts: Any, nonfinite: Any, cells: Cells | None = None) -> None:
+    def __init__(self, counts: Any, nonfinite: Any) -> None:
         self.nonfinite, self._on_device = nonfinite, None
-        if cells is not None:
-            self.cells = cells
+        if isinstance(counts, tuple):
+            self.cells = counts
         elif isinstance(counts, np.ndarray):
             self.cells = sparse(counts)
         else:
             self._on_device = counts
-
-    @classmethod
-    def of_cells(cls, cells: Cells, nonfinite: IntArray) -> "Sketch":
-        return cls(None, nonfinite, cells)
 
     @property
     def counts(self) -> Any:
@@ -83,13 +79,13 @@ class Sketch:
         row, bin = np.divmod(self.cells[0], 2 * BINS)
         nonfinite = np.zeros(rows, np.int64)
         np.add.at(nonfinite, to, self.nonfinite)
-        return Sketch.of_cells(summed(to[row] * (2 * BINS) + bin, self.cells[1]), nonfinite)
+        return Sketch(summed(to[row] * (2 * BINS) + bin, self.cells[1]), nonfinite)
 
     def __add__(self, other: "Sketch") -> "Sketch":
         nonfinite = self.nonfinite + other.nonfinite
         if self._on_device is not None:
             return Sketch(self.counts + other.counts, nonfinite)
-        return Sketch.of_cells(merged(self.cells, other.cells), nonfinite)
+        return Sketch(merged(self.cells, other.cells), nonfinite)
 
 
 def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Sketch]:
@@ -139,7 +135,10 @@ class Tally:
             self._few.append(_sort_host(values, labels, self._sizes))
         elif compiled := kernel():
             with np.errstate(over="ignore"):  # beyond float32: inf, which is counted separately
-                compiled.count(values, labels, self.counts, self.nonfinite)
+                given = np.ascontiguousarray(values, np.float32)
+            rows = [np.ascontiguousarray(label, np.int32) for label in labels]
+            sizes = np.array(self._sizes)
+            compiled.call("count", given, given.size, len(rows), rows, sizes, self.counts, self.nonfinite)
         else:
             _count_host(values, labels, self.counts, self.nonfinite)
 
@@ -157,12 +156,14 @@ class Tally:
         for counts, nonfinite in zip(self.counts, self.nonfinite, strict=True):
             rows = counts[: len(nonfinite) * 2 * BINS]
             if compiled:
-                cells = compiled.taken(rows)
+                index, count = np.empty((2, rows.size + 1), np.int64)
+                taken = compiled.call("taken", rows, rows.size, index, count)
+                cells = index[:taken].copy(), count[:taken].copy()
             else:
                 cells = sparse(rows)
                 rows[cells[0]] = 0
             counts[rows.size :] = 0
-            sketches.append(Sketch.of_cells(cells, nonfinite))
+            sketches.append(Sketch(cells, nonfinite))
         if self._whole is not None and len(_spare) < _SPARE:
             _spare.append(self._whole)
         return sketches
@@ -218,7 +219,7 @@ def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list
     for cell, bad_ones in _cells(values, labels, nonfinite, room):
         cell.sort()
         end = cell.searchsorted(np.int32(len(bad_ones) * 2 * BINS))
-        sketches.append(Sketch.of_cells(counted(cell[:end]), bad_ones))
+        sketches.append(Sketch(counted(cell[:end]), bad_ones))
     return sketches
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tracker_diag.stats.arrays import Array, Float64Array, IntArray, RowArray
+from tracker_diag.stats.arrays import Array
 
 FILE = Path(__file__).with_name("_kernel.so")
 VERSION = 3
@@ -46,26 +46,6 @@ class Kernel:
     def call(self, name: str, *given: Given) -> Any:
         """What the function `name` returns; every array is contiguous, and of the dtype that it takes."""
         return self._functions[name](*map(_at, given))
-
-    def count(
-        self, values: Array, labels: Sequence[Array], counts: Sequence[RowArray], nonfinite: Sequence[IntArray]
-    ) -> None:
-        """Count `values` (n,) into partitions, each with the row of every value: as `Tally.count`."""
-        rows = [np.ascontiguousarray(label, np.int32) for label in labels]
-        sizes = np.array([len(part) for part in nonfinite])
-        floats = np.ascontiguousarray(values, np.float32)
-        self.call("count", floats, floats.size, len(rows), rows, sizes, counts, nonfinite)
-
-    def taken(self, counts: RowArray) -> tuple[IntArray, IntArray]:
-        """The cells of `counts` that are not 0, as `sparse` gives them; there is 0 afterwards."""
-        index, count = np.empty((2, counts.size + 1), np.int64)
-        taken = self.call("taken", counts, counts.size, index, count)
-        return index[:taken].copy(), count[:taken].copy()
-
-    def pareto(self, counts: IntArray, size: int, starts: Float64Array, ends: Float64Array) -> float:
-        """k̂ of the `size` largest weights, from a sketch (2, 4098) whose cells are from `starts` to `ends`."""
-        above, below = (np.ascontiguousarray(part, np.int64) for part in counts)
-        return float(self.call("pareto", above, below, size, starts, ends, np.empty(6 * size + 200)))
 
 
 def _at(given: Given) -> Any:

@@ -112,7 +112,8 @@ def pareto_k_of(counts: IntArray, n: int | None = None) -> float:
     if size < MIN_EXCEEDANCES or counts[0, BINS - 1]:
         return math.nan
     if compiled := kernel():
-        return compiled.pareto(counts, size, _STARTS, _ENDS)
+        above, below = (np.ascontiguousarray(part, np.int64) for part in counts)
+        return float(compiled.call("pareto", above, below, size, _STARTS, _ENDS, np.empty(6 * size + 200)))
     number = np.concatenate([counts[0, :0:-1], [counts[0, 0] + counts[1, 0]], counts[1, 1:]])
     used = np.flatnonzero(number != 0)
     held = number[used]

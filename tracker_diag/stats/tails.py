@@ -8,7 +8,7 @@ import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.gradient import SIZE, kept
-from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
+from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES, quantiles
 from tracker_diag.stats.once import once
 from tracker_diag.stats.pareto import pareto_k_of
 from tracker_diag.stats.weights import WeightSums
@@ -194,3 +194,21 @@ def cells_have_signal(index: IntArray) -> bool:
     """Whether any |log-ratio| exceeds float noise, of the flat indices, in ascending order, of counts (…, 4098)."""
     # The last is the largest of its row: nearly always it alone tells.
     return any(bool((some % BINS >= _SIGNAL_BIN).any()) for some in (index[-1:], index))
+
+
+def tail_stretch(now: IntArray, then: IntArray) -> float:
+    """Change of log(p99/p50) from `then` to `now`, counts (4098,) of |r|: by how much the tail stretched.
+
+    Ratios of quantiles within a window cancel a change of scale, which is most of the variation between steps. 0.1
+    means a tail 10 % longer relative to the body, within 4/257. It is the same to the last bit if a window is scaled by
+    a power of two. NaN if a window is empty, or if a quantile is 0 or "at least 256", which have no logarithm. All
+    equal is a ratio of 1, so an answer. Each window needs 2,000 values, 20 beyond p99: with fewer the answer is mostly
+    noise.
+    """
+
+    def tail(counts: IntArray) -> float:
+        middle, far = quantiles(counts, (0.5, 0.99))
+        # The ratio first: it is the same to the last bit whatever power of two the values are scaled by.
+        return math.log(far / middle) if 0.0 < middle <= far < QUANTILE_VALUES[-1] else math.nan
+
+    return tail(now) - tail(then)

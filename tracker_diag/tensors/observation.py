@@ -167,7 +167,7 @@ class Observation:
         tokens[:, -1] = WeightSums.merged(tokens.T).array()
         tokens[:, :-1] = sequences[:, :-1] = empty
         reached[-1], reached[:-1], lengths[:, :-1] = reached.sum(0), 0.0, 0.0
-        of_sequences = Sketch.of_cells((index[of_all], count[of_all]), nonfinite)
+        of_sequences = Sketch((index[of_all], count[of_all]), nonfinite)
         return Observation(sketches, of_sequences, (tokens, sequences, reached, lengths))
 
     def slice_alone(self, row: int) -> "Observation":
@@ -254,9 +254,7 @@ def _of_rows(counted: Sketch, first: int, rows: int) -> Sketch:
     """So many rows from `first` on, which becomes the first row."""
     (index, count), width = counted.cells, 2 * BINS
     start, end = index.searchsorted([first * width, (first + rows) * width])
-    return Sketch.of_cells(
-        (index[start:end] - first * width, count[start:end]), counted.nonfinite[first : first + rows]
-    )
+    return Sketch((index[start:end] - first * width, count[start:end]), counted.nonfinite[first : first + rows])
 
 
 def _packed(counted: Sketch) -> list[str]:
@@ -265,7 +263,7 @@ def _packed(counted: Sketch) -> list[str]:
 
 def _unpacked(saved: Sequence[object], rows: int) -> Sketch:
     *cells, nonfinite = saved
-    return Sketch.of_cells(unpack_cells(cells, rows), unpack(nonfinite))
+    return Sketch(unpack_cells(cells, rows), unpack(nonfinite))
 
 
 def pair_of_applied(batch: TokenBatch) -> Pair | None:

@@ -22,7 +22,7 @@ from tracker_diag.tensors.observation import (
     pair_of_applied,
     rows_of,
 )
-from tracker_diag.tensors.slices import History, Names, beginnings, label, rows_given, rows_of_history
+from tracker_diag.tensors.slices import Names, beginnings, label, rows_given, rows_of_history
 
 STEADY = 64
 """Tokens for each segment that a label adds, at least; such a label is looked up by segment, others by token."""
@@ -113,9 +113,8 @@ def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array], list[str]]
         turns -= turns[sequence.searchsorted(sequence)]  # what is before a sequence's first model token is its prompt
         begin, end, sequence, turns, late = _cut_late(begin, end, sequence, turns)
 
-    begins, unknown = (None if values is None else values[begin] for values in flags)
-    history = History(turns > 0, lambda: late, lambda: turns, begins, unknown)
-    rows = rows_of_history(batch, history, lambda values: values[begin])
+    begins, unknown, after = (None if part is None else part[begin] for part in (*flags, batch.after_tool))
+    rows = rows_of_history(batch, turns > 0, lambda: late, lambda: turns, flags=(begins, unknown), after_tool=after)
     return Segments(begin, end, rows["context"].astype(np.int64), sequence.astype(np.int64, copy=False)), rows, steady
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -90,50 +89,45 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     xp = namespace(batch.model_mask)
     tool = batch.tool_output
     # A turn begins with a run of tool tokens; no such run begins a sequence, so none spans two.
-    history = History(
+    rows = rows_of_history(
+        batch,
         batch.running_count(tool) > 0,
         lambda: batch.model_count - batch.running_max(xp.where(tool, batch.model_count, 0)) > FIRST,
         lambda: batch.running_count(tool & ~before(tool)),
-        *beginnings(batch),
-    )
+        flags=beginnings(batch),
+        after_tool=batch.after_tool,
+    ) | rows_given(batch, names, batch.labels)
 
-    rows = rows_of_history(batch, history, lambda values: values) | rows_given(batch, names, batch.labels)
     whole = {dimension: xp.where(batch.model_mask, row, size(dimension)) for dimension, row in rows.items()}
     if xp is np:
         return {dimension: row.astype(np.int32, copy=False) for dimension, row in whole.items()}
     return {dimension: row.to(xp.int32) for dimension, row in whole.items()}
 
 
-@dataclass(frozen=True)
-class History:
-    """What masks and trajectories say of what was before some tokens, each (n,)."""
+def rows_of_history(
+    batch: TokenBatch, answered: Array, is_late: Callable[[], Array], turns: Callable[[], Array],
+    *, flags: tuple[Array | None, Array | None], after_tool: Array | None,
+) -> dict[Dimension, Array]:  # fmt: skip
+    """By dimension the rows of some tokens (n,), from what masks and trajectories say of what was before them.
 
-    answered: Array
-    """Whether a tool has answered in the sequence before."""
-    is_late: Callable[[], Array]
-    """Whether a token is none of the first `FIRST` since then, or since the sequence began."""
-    turns: Callable[[], Array]
-    """How many times tools have answered before."""
-    begins: Array | None
-    """Whether the sequence's prompt ends with a tool result; None where that is so for none."""
-    unknown: Array | None
-    """Whether nobody knows that; None where all is known."""
-
-
-def rows_of_history(batch: TokenBatch, history: History, picked: Callable[[Array], Array]) -> dict[Dimension, Array]:
-    """By dimension the rows of what `history` is about, and that `picked` takes from what a batch has (N,) of."""
-    xp, begins, unknown = namespace(history.answered), history.begins, history.unknown
-    resulted = history.answered if begins is None else history.answered | begins
-    after = resulted if batch.after_tool is None else picked(batch.after_tool)
+    Args:
+        answered: whether a tool has answered in the sequence before.
+        is_late: whether a token is none of the first `FIRST` since then, or since the sequence began.
+        turns: how many times tools have answered before.
+        flags, after_tool: of these tokens, what `beginnings` gives, and what the caller knows.
+    """
+    xp, (begins, unknown) = namespace(answered), flags
+    resulted = answered if begins is None else answered | begins
+    after = resulted if after_tool is None else after_tool
 
     rows: dict[Dimension, Array] = {"context": after * np.int32(1)}
-    if batch.after_tool is None:
-        rows["after_tool_k"] = xp.where(resulted, history.is_late() * np.int32(1), 2)
+    if after_tool is None:
+        rows["after_tool_k"] = xp.where(resulted, is_late() * np.int32(1), 2)
         if unknown is not None:
             rows["context"] = xp.where(unknown & ~resulted, len(CONTEXT), rows["context"])
             rows["after_tool_k"] = xp.where(unknown & ~resulted, size("after_tool_k"), rows["after_tool_k"])
-    if batch.after_tool is None and begins is None and unknown is None and "turn" not in batch.labels:
-        rows["turn"] = _counted(batch, history.turns(), "turn")
+    if after_tool is None and begins is None and unknown is None and "turn" not in batch.labels:
+        rows["turn"] = _counted(batch, turns(), "turn")
     return rows
 
 

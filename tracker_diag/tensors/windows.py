@@ -1,4 +1,4 @@
-"""Windows: the last K observed steps merged, and the frozen reference period, for one ratio pair."""
+"""Windows: the last K observed steps merged, and the frozen reference period, of each ratio pair."""
 
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, UNKNOWN, Dimension, Pair
+from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, PAIRS, UNKNOWN, Dimension, Pair
 from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.arrays import IntArray
 from tracker_diag.stats.attribution import Carrier, carriers
@@ -285,8 +285,8 @@ class PairWindow:
         (self._quiet, self._usual), self._number = state["quiet"], state["number"]
         for dimension in DIMENSIONS:
             if dimension in state["baseline"]:
-                cells = unpack_cells(state["baseline"][dimension], rows_of(dimension))
-                _add(self.baseline, {dimension: Sketch.of_cells(cells, np.zeros(rows_of(dimension), np.int64))})
+                self.baseline[dimension] = np.zeros((rows_of(dimension), 2, BINS), np.int64)
+                add_sparse(self.baseline[dimension], unpack_cells(state["baseline"][dimension], rows_of(dimension)))
         self._reference_tokens = int(self.baseline["context"].sum()) if self.baseline else 0
         self.with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]
         self._in_reference = state["in_reference"]
@@ -296,6 +296,62 @@ class PairWindow:
         for dimension in CELLS:
             if dimension in state["fresh_cells"]:
                 self._fresh_of(dimension).load_state_dict(state["fresh_cells"][dimension])
+
+
+class PairWindows(dict[Pair, PairWindow]):
+    """The window of each pair, begun with the pair's first tensors.
+
+    Args:
+        steps: of a window.
+        clip: how far below and above 1 the trainer clips the ratio.
+        burn_in, baseline: steps before the reference period, and of it.
+
+    Raises:
+        ValueError: `steps` or `clip` make no sense.
+    """
+
+    def __init__(self, steps: int, clip: tuple[float, float], burn_in: int, baseline: int) -> None:
+        if steps < 1:
+            raise ValueError(f"window: {steps} given, expected at least 1 step")
+        if not (0 < clip[0] < 1 and clip[1] > 0):
+            raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
+        super().__init__()
+        self._steps, self.clip, self.burn_in, self.baseline = steps, clip, burn_in, baseline
+
+    def push(self, observed: Mapping[Pair, Observation], begun: Collection[Pair]) -> list[Pair]:
+        """Take in what was observed; as a part of their last step for the pairs in `begun`, else as a new step.
+
+        Gives the pairs whose step counts: those of which there is something new to say.
+        """
+        counted: list[Pair] = []
+        for pair, observation in observed.items():
+            window = self[pair] if pair in self else self._begun(pair)
+            if (window.amend if pair in begun else window.push)(observation):
+                counted.append(pair)
+        return counted
+
+    def rebaseline(self) -> None:
+        """Begin all of them again with the next step that has a signal."""
+        for window in self.values():
+            window.rebaseline()
+
+    @property
+    def settled(self) -> bool:
+        """Whether every pair has a signal, so that none waits for the ratio to leave 1."""
+        return all(window.signal for window in self.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {pair: window.state_dict() for pair, window in self.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.clear()
+        for pair in PAIRS:
+            if pair in state:
+                self._begun(pair).load_state_dict(state[pair])
+
+    def _begun(self, pair: Pair) -> PairWindow:
+        window = self[pair] = PairWindow(pair, self._steps, self.burn_in, self.baseline, self.clip)
+        return window
 
 
 def _add(into: dict[Dimension, IntArray], sketches: Mapping[Dimension, Sketch], sign: int = 1) -> None:

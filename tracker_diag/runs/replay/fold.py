@@ -58,7 +58,7 @@ class Folded:
     def of_state(cls, state: Mapping[str, Any]) -> "Folded":
         """What `state_dict` was taken of."""
         means: dict[Pair, Sketch] = {
-            pair: Sketch.of_cells(unpack_cells(cells, 1), np.array(nonfinite))
+            pair: Sketch(unpack_cells(cells, 1), np.array(nonfinite))
             for pair, (*cells, nonfinite) in state["means"].items()
         }
         names = Names.of_state(state["names"])
