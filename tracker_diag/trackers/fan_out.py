@@ -16,8 +16,7 @@ from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 from tracker_diag.scrub import without_secrets
 from tracker_diag.trackers.delivery.journal import Unsynced
-from tracker_diag.trackers.delivery.outbox import Outbox
-from tracker_diag.trackers.delivery.report import Undelivered
+from tracker_diag.trackers.delivery.outbox import Outbox, Undelivered
 from tracker_diag.trackers.log import LogTracker
 from tracker_diag.trackers.tracker import (
     LINKS,

@@ -5,6 +5,7 @@ wait for `tracker-diag flush`. Nothing is dropped but histograms, which are larg
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,12 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tracker_diag.health import open_in_forks
+from tracker_diag.health import folder, open_in_forks, private
 from tracker_diag.records import Record, Scalar
-from tracker_diag.trackers.delivery.journal import Journal, journal_for
+from tracker_diag.trackers.delivery.journal import Journal, base_of, journal_for
 from tracker_diag.trackers.delivery.lines import LINED, entry_of, line_of, scalars_line
 from tracker_diag.trackers.delivery.patience import EXIT_TIMEOUT, exit_timeout, jittered
-from tracker_diag.trackers.delivery.report import Undelivered, kept_report, released
 from tracker_diag.trackers.tracker import RECORDS, End, Entry, Refused, Tracker, asked, give, writing
 
 MEMORY = 1000
@@ -41,9 +41,12 @@ SERIES = {"scalars", "metrics"}
 RETRY, RETRY_AT_MOST = 0.5, 30.0
 """Seconds until a failed delivery is tried again: at first, and after many that brought nothing."""
 
-
 There: TypeAlias = Mapping[int, Collection[str]]
 """Names of ours that a tracker has, by step."""
+
+
+class Undelivered(TimeoutError):
+    """What the tracker does not have at the end; the message says where it is."""
 
 
 class Outbox(Tracker):
@@ -116,10 +119,6 @@ class Outbox(Tracker):
                     self._end = self._end or entry
                     self._end_within(patience, max(patience, CLOSE_WITHIN))
 
-    def close(self) -> None:
-        """Wait for what is underway, as long as something gets through; what is left then stays in the journal."""
-        self._finish()
-
     def drain(self, seconds: float) -> bool:
         """Deliver what waits and end, for a journal that a dead process left; whether all was delivered."""
         with self._wake:
@@ -142,6 +141,10 @@ class Outbox(Tracker):
                 self._wake.notify()
             time.sleep(0.02)
         return not self._waits
+
+    def close(self) -> None:
+        """Wait for what is underway, as long as something gets through; what is left then stays in the journal."""
+        self._finish()
 
     def _finish(self) -> bool:
         if self._thread is None or self._thread.ident is None:
@@ -170,8 +173,15 @@ class Outbox(Tracker):
 
     def _keep_report(self, end: End) -> None:
         """Keep the report on disk until the tracker has it: we may be killed while we send it."""
-        if End in self.inner.takes and not self._end:
-            self._report = kept_report(self.inner, end)
+        if End not in self.inner.takes or self._end:
+            return
+        file = folder().absolute() / f"report-{base_of(self.inner)}-{os.getpid()}.html"
+        try:
+            private(file, end.report)
+        except Exception as error:  # noqa: BLE001  # the disk may be full
+            self._report = error
+        else:
+            self._report = file
 
     @property
     def _waits(self) -> bool:
@@ -181,26 +191,22 @@ class Outbox(Tracker):
         with self._wake:
             self._number += 1
             entry["n"] = self._number
-            self._hurry = self._hurry or not entry.keys() & SERIES
+            self._hurry |= not entry.keys() & SERIES
             if pictures:
                 self._pictures[self._number] = pictures
             while len(self._pictures) > PICTURES:
                 oldest = self._pictures.pop(next(iter(self._pictures)))
                 self.tally.count("dropped_histograms", len(oldest))
             self._start()
-            if self._memory or not self._on_disk(entry):
+            if self._memory or self._journal is None:
                 self._in_memory(entry)
+            else:
+                try:
+                    self._journal.append(entry)
+                except OSError as error:
+                    self._spool_error(error)
+                    self._in_memory(entry)
             self._wake.notify()
-
-    def _on_disk(self, entry: dict[str, Any]) -> bool:
-        if self._journal is None:
-            return False
-        try:
-            self._journal.append(entry)
-        except OSError as error:
-            self._spool_error(error)
-            return False
-        return True
 
     def _spool_error(self, error: OSError) -> None:
         self.tally.count("spool_errors")
@@ -275,7 +281,7 @@ class Outbox(Tracker):
     def _write_end(self, end: End) -> bool:
         """Write the end and flush the tracker until all is there, or until the deadline; then close it."""
         refused, whole = 0, False
-        given = self._attempt_once(partial(give, self.inner, end.summary.last_step or 0, [end]))
+        given = self._attempt(lambda: give(self.inner, end.summary.last_step or 0, [end]) or True, again=())
         while not whole and refused < REFUSALS and time.monotonic() <= self._deadline:
             try:
                 whole = bool(self.inner.flush(last=True))
@@ -285,19 +291,15 @@ class Outbox(Tracker):
             except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
                 refused += 1
                 self.tally.failed(error)
-        if whole and (stays := released(self._report, self.name, refused=bool(refused) or not given)):
-            self.tally.failed(stays)
-        self._attempt_once(self.inner.close)
+        if whole and isinstance(self._report, Path):
+            if refused or not given:
+                left = f"it refused a part of the end; the report is in {self._report}"
+                self.tally.failed(Undelivered(f"{self.name}: {left}"))
+            else:
+                with contextlib.suppress(OSError):
+                    self._report.unlink()
+        self._attempt(self.inner.close, again=())
         return whole
-
-    def _attempt_once(self, call: Callable[[], object]) -> bool:
-        """Whether `call()` went well; an error is counted."""
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
-            self.tally.failed(error)
-            return False
-        return True
 
     def _is_due(self) -> bool:
         """Whether the tracker's pace is no reason to wait: for a chart, and not for an alert."""
@@ -354,15 +356,14 @@ class Outbox(Tracker):
         if "damaged" in line:
             self.tally.count("damaged_lines")
             raise Refused(f"{self.name}: a damaged line in {self._journal and self._journal.path} is left out")
-        if "scalars" in line:
-            known = self._there.get(step, ())
-            scalars = [Scalar(name, value) for name, value in line["scalars"].items() if name not in known]
-            if scalars or not known:
-                self._hand_records(step, line["n"], scalars, at)
-        elif "sent" not in line:
-            give(self.inner, step, [entry_of(line)], at)
-
-    def _hand_records(self, step: int, number: int, scalars: Sequence[Scalar], at: float) -> None:
+        if "scalars" not in line:
+            if "sent" not in line:
+                give(self.inner, step, [entry_of(line)], at)
+            return
+        known, number = self._there.get(step, ()), line["n"]
+        scalars = [Scalar(name, value) for name, value in line["scalars"].items() if name not in known]
+        if known and not scalars:
+            return
         with self._wake:
             pictures = self._pictures.pop(number, ())
         try:
@@ -373,11 +374,11 @@ class Outbox(Tracker):
                     self._pictures = {number: pictures, **self._pictures}
             raise
 
-    def _attempt(self, call: Callable[[], object]) -> object:
-        """`call()`; what will never go well is counted and given up, what may is raised, to be tried again."""
+    def _attempt(self, call: Callable[[], object], again: type[OSError] | tuple[()] = OSError) -> object:
+        """`call()`; what is to be tried `again` is raised. All else is counted and given up, and gives None."""
         try:
             return call()
-        except OSError:
+        except again:
             raise
         except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
             self.tally.failed(error)
