@@ -8,7 +8,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, one_of, plain, resume
+from tracker_diag.attach.kit import add_active, attempt, one_of, plain, resume
 from tracker_diag.attach.resume import leave
 from tracker_diag.guards.policy import Action, Guarded
 from tracker_diag_lightning import SEES
@@ -42,8 +42,7 @@ class DiagnosticsCallback(Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._heard is not None and self._heard.news:
             self._heard.news = False
-            with self.monitor.guard("integration_errors"):
-                self._decide(trainer)
+            attempt(self.monitor, lambda: self._decide(trainer))
 
     def _decide(self, trainer: Any) -> None:
         """Ask the guards, and do what they say; a process that decides without the others would leave them waiting."""
@@ -75,17 +74,12 @@ class DiagnosticsCallback(Callback):
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self._fitting = True
-        first, loggers, path = True, list[Any](), None
-        with self.monitor.guard("integration_errors"):
-            first = trainer.is_global_zero
-        with self.monitor.guard("integration_errors"):
-            loggers = trainer.loggers
+        first = attempt(self.monitor, lambda: trainer.is_global_zero, True)
+        loggers = attempt(self.monitor, lambda: trainer.loggers) or ()
         if not self._given and first:
             add_active(self.monitor, *loggers, sees=SEES)
-        with self.monitor.guard("integration_errors"):
-            self.monitor.expect(expected_rows(trainer))
-        with self.monitor.guard("integration_errors"):
-            path = trainer.ckpt_path
+        attempt(self.monitor, lambda: self.monitor.expect(expected_rows(trainer)))
+        path = attempt(self.monitor, lambda: trainer.ckpt_path)
         if path is not None or self._saved is not None:
             resume(self.monitor, self._saved, f"{path} has no state of the diagnostics")
         self._saved = None
@@ -97,9 +91,7 @@ class DiagnosticsCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """For Lightning's checkpoints: a resumed run raises the alerts of an unbroken one."""
-        with self.monitor.guard("integration_errors"):
-            return self.monitor.state_dict()
-        return {}
+        return attempt(self.monitor, self.monitor.state_dict) or {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved = state_dict or None

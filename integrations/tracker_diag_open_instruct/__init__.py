@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, clip_range, plain
+from tracker_diag.attach.kit import Hooks, all_ranks, clip_range, place_in_job, plain
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.errors import require
 from tracker_diag.hooks import after
 from tracker_diag.records import Scalar
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.tensors.ranks import AllReduce, Ranks
 from tracker_diag.trackers.tracker import Entry, Tracker
 
 __all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach"]
@@ -172,10 +171,7 @@ class _Learner:
 
     def _begin(self, monitor: Monitor, config: Any) -> None:
         """Before the first step: continue with the state, if there is one."""
-        import torch.distributed as dist
-
-        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        self._saved = Saved(monitor, rank)
+        self._saved = Saved(monitor, place_in_job()[0])
         monitor.framework = "open-instruct"
         monitor.expect(getattr(config, "num_training_steps", None))
         if self._resumes_from is not None and self._saved.find(self._resumes_from):
@@ -183,16 +179,11 @@ class _Learner:
 
     def _made(self, config: Any) -> Monitor:
         """A monitor of this learner's; made on all of them at the same place."""
-        import torch.distributed as dist
-
-        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        ranks: Ranks | None = AllReduce() if several else None
         settings = plain(vars(config))
-        first = not several or dist.get_rank() == 0
         return Monitor(
-            [self._returned] if first else [],
+            [] if place_in_job()[0] else [self._returned],
             config=settings,
             algorithm="grpo",
             clip=clip_range(settings.get("clip_lower"), settings.get("clip_higher")),
-            ranks=ranks,
+            ranks=all_ranks(),
         )

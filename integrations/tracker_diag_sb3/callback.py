@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, one_of, resume, tell_changed, unless_changed
+from tracker_diag.attach.kit import add_active, attempt, clip_range, one_of, resume, tell_changed, unless_changed
 from tracker_diag.errors import of_a_handler
 from tracker_diag.guards.decision import Decision
 from tracker_diag.guards.policy import Action, Guarded
@@ -84,32 +85,17 @@ class DiagnosticsCallback(BaseCallback):
         monitor = self.monitor = self._given or self._made(model)
         monitor.framework = "SB3"
         if self._given is None:
-            writers: list[Any] = []
-            with monitor.guard("integration_errors"):
-                # TensorBoard is where `tensorboard_log` says, and nowhere else is it known.
-                writers = [getattr(output, "writer", None) for output in self.logger.output_formats]
-            blind: dict[Pair, str | None] | None = None
-            with monitor.guard("integration_errors"):
-                blind = dict.fromkeys(pair for pair in PAIRS if pair != "policy" or not has_ratio(model))
-            add_active(monitor, *writers, sees=SEES, blind=blind, tools=False)
-        with monitor.guard("integration_errors"):
-            self._every = self.locals.get("log_interval")
-            monitor.expect(expected_rows(model, self.num_timesteps, self._every))
+            writers = attempt(monitor, lambda: [getattr(out, "writer", None) for out in self.logger.output_formats])
+            add_active(monitor, *(writers or ()), sees=SEES, blind=attempt(monitor, lambda: blind(model)), tools=False)
+        self._every = self.locals.get("log_interval")
+        attempt(monitor, lambda: monitor.expect(expected_rows(model, self.num_timesteps, self._every)))
         with monitor.guard("integration_errors"):
             if self.num_timesteps:
                 resume(monitor, getattr(model, STATE, None), "training of a model without diagnostics continues")
             setattr(model, STATE, _State(monitor))
-        self._episodes = None
-        with monitor.guard("integration_errors"):
-            self._episodes = Episodes(self.training_env, self.num_timesteps)
-        self._pace, self._last_row = None, self.num_timesteps
-        with monitor.guard("integration_errors"):
-            if not has_ratio(model):
-                self._pace = (model._total_timesteps - self.num_timesteps) / ROWS  # noqa: SLF001  # `learn` tells a callback nothing else of it
-        self._steps = None
-        with monitor.guard("integration_errors"):
-            optimizer: Any = getattr(model.policy, "optimizer", None)
-            self._steps = None if optimizer is None else Steps(optimizer)
+        self._episodes = attempt(monitor, lambda: Episodes(self.training_env, self.num_timesteps))
+        self._pace, self._last_row = attempt(monitor, lambda: pace_of(model, self.num_timesteps)), self.num_timesteps
+        self._steps = attempt(monitor, lambda: steps_of(model))
         self._writer = _Writer(monitor, self._give_episodes, self._steps)
         with monitor.guard("integration_errors"):
             self.logger.output_formats.append(self._writer)
@@ -160,9 +146,8 @@ class DiagnosticsCallback(BaseCallback):
     def _on_step(self) -> bool:
         if self.monitor is not None and self.num_timesteps != self._stepped:
             self._stepped = self.num_timesteps
-            with self.monitor.guard("integration_errors"):
-                if self._episodes is not None:
-                    self._watch_episodes(self._episodes, self.monitor)
+            if (episodes := self._episodes) is not None:
+                attempt(self.monitor, partial(self._watch_episodes, episodes, self.monitor))
         return self._writer is None or self._writer.decision.stop != "training"
 
     def _watch_episodes(self, episodes: Episodes, monitor: Monitor) -> None:
@@ -219,9 +204,8 @@ class DiagnosticsCallback(BaseCallback):
 
     def _names(self, monitor: Monitor, several: int) -> Any:
         """One name for each environment: ids if they differ, else numbers, of the first `several`."""
-        ids: list[str] = []
-        with monitor.guard("integration_errors"):
-            ids = [str(getattr(spec, "id", "")) for spec in self.training_env.get_attr("spec")]
+        specs = attempt(monitor, lambda: self.training_env.get_attr("spec")) or ()
+        ids = [str(getattr(spec, "id", "")) for spec in specs]
         return np.array(ids if len(set(ids)) > 1 else [str(i) for i in range(several)])
 
     def _let_go(self) -> None:
@@ -303,6 +287,22 @@ def tensors(rollout: Mapping[str, Any], evaluated: list[tuple[Any, Any]], normal
         "sequence_ids": np.arange(len(old)),
         "advantages": advantages - advantages[reached].mean() if normalised else advantages,
     }
+
+
+def blind(model: Any) -> dict[Pair, str | None]:
+    """The pairs that will not come."""
+    return dict.fromkeys(pair for pair in PAIRS if pair != "policy" or not has_ratio(model))
+
+
+def pace_of(model: Any, done: int) -> float | None:
+    """Steps between two rows of our own, of a model without a ratio; `done` are those of an earlier `learn`."""
+    return None if has_ratio(model) else (model._total_timesteps - done) / ROWS  # noqa: SLF001  # `learn` tells a callback nothing else of it
+
+
+def steps_of(model: Any) -> Steps | None:
+    """What guards do to its optimiser, if it has one."""
+    optimizer = getattr(model.policy, "optimizer", None)
+    return None if optimizer is None else Steps(optimizer)
 
 
 def expected_rows(model: Any, done: int, log_interval: object) -> int | None:

@@ -3,14 +3,13 @@
 from typing import Any
 
 from tracker_diag import Monitor
+from tracker_diag.attach.kit import attempt
 from tracker_diag.attach.resume import leave
-from tracker_diag.errors import disabled
 from tracker_diag.guards.policy import Action
 from tracker_diag.guards.policy import Guarded as Guards
 from tracker_diag.guards.steps import Steps
-from tracker_diag.tensors.ranks import AllReduce, Ranks
 
-__all__ = ["Guarded", "Guards", "ranks"]
+__all__ = ["Guarded", "Guards"]
 
 PENALISED = {"GRPOTrainer", "RLOOTrainer"}
 """TRL's trainers whose `beta` is the weight of the KL, at each use of it."""
@@ -26,18 +25,9 @@ class Guarded:
 
     def __init__(self, monitor: Monitor, trainer: Any, optimizer: Any) -> None:
         self._monitor, self._trainer = monitor, trainer
-        self._steps: Steps | None = None
-        with monitor.guard("integration_errors"):
-            deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False))  # its engine makes the steps
-            hooked = hasattr(getattr(optimizer, "optimizer", optimizer), "register_step_pre_hook")
-            self._steps = Steps(optimizer) if hooked and not deepspeed else None
-        self._beta: float | None = None
-        with monitor.guard("integration_errors"):
-            classes = {kind.__name__ for kind in type(trainer).__mro__}
-            self._beta = trainer.beta if classes & PENALISED and trainer.beta > 0 else None
-        self._evaluates = False
-        with monitor.guard("integration_errors"):
-            self._evaluates = getattr(trainer, "eval_dataset", None) is not None
+        self._steps = attempt(monitor, lambda: _steps(trainer, optimizer))
+        self._beta = attempt(monitor, lambda: _penalty(trainer))
+        self._evaluates = attempt(monitor, lambda: getattr(trainer, "eval_dataset", None)) is not None
         self._saved: tuple[Any, int] | None = None
         self._limited: tuple[Any, int] | None = None
         """The Trainer's arguments and how many checkpoints they keep, where that is suspended."""
@@ -64,18 +54,16 @@ class Guarded:
         is deleted then: it might be that one.
         """
         decision = self._monitor.decide(self.can)
-        with self._monitor.guard("integration_errors"):
-            control.should_save |= decision.save
-        with self._monitor.guard("integration_errors"):
-            control.should_evaluate |= decision.reevaluate
-        with self._monitor.guard("integration_errors"):
-            control.should_training_stop |= decision.ends
+        wanted = {
+            "should_save": decision.save, "should_evaluate": decision.reevaluate, "should_training_stop": decision.ends
+        }  # fmt: skip
+        for name, now in wanted.items():
+            with self._monitor.guard("integration_errors"):
+                setattr(control, name, getattr(control, name) or now)
         with self._monitor.guard("integration_errors"):
             if decision.rollback_to is not None and args.save_total_limit:
                 self._limited, args.save_total_limit = (args, args.save_total_limit), None
-        with self._monitor.guard("integration_errors"):
-            if state.is_world_process_zero:
-                leave(decision)
+        attempt(self._monitor, lambda: leave(decision) if state.is_world_process_zero else None)
         if self._steps:
             self._steps.follow(decision)
         if self._beta is not None:  # never below what the user has set
@@ -102,9 +90,12 @@ class Guarded:
             self._limited[0].save_total_limit = self._limited[1]
 
 
-def ranks() -> Ranks | None:
-    """All processes, if there are several, which decide as one; made on each of them at the same time."""
-    import torch.distributed as dist
+def _steps(trainer: Any, optimizer: Any) -> Steps | None:
+    deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False))  # its engine makes the steps
+    hooked = hasattr(getattr(optimizer, "optimizer", optimizer), "register_step_pre_hook")
+    return Steps(optimizer) if hooked and not deepspeed else None
 
-    several = not disabled() and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    return AllReduce() if several else None
+
+def _penalty(trainer: Any) -> float | None:
+    classes = {kind.__name__ for kind in type(trainer).__mro__}
+    return trainer.beta if classes & PENALISED and trainer.beta > 0 else None

@@ -5,10 +5,10 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active, one_of
+from tracker_diag.attach.kit import Hooks, add_active, all_ranks, one_of
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag_transformers import SEES, TESTED
-from tracker_diag_transformers.guarded import Guards, ranks
+from tracker_diag_transformers.guarded import Guards
 
 
 class DiagTracker(GeneralTracker):
@@ -38,7 +38,7 @@ def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[s
     """Add a `DiagTracker` before the other trackers, which end their runs in their turn."""
     one_of(monitor, guards)
     if monitor is None:
-        monitor = Monitor(config=config, guards=guards, ranks=ranks() if guards else None)
+        monitor = Monitor(config=config, guards=guards, ranks=all_ranks() if guards else None)
         if accelerator.is_main_process:
             add_active(monitor, *accelerator.trackers, sees=SEES)
     saved = Saved(monitor, getattr(accelerator, "process_index", 0))

@@ -1,12 +1,13 @@
 """A plain Trainer: a callback that hears what is logged."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, one_of, plain, unless_changed
+from tracker_diag.attach.kit import add_active, all_ranks, attempt, one_of, plain, unless_changed
 from tracker_diag.errors import DiagError
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.rules.algorithm import algorithm_of
@@ -33,17 +34,16 @@ class Watching(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.closed and not self._given:
             self._begin()
-        self.closed, self._guarded = False, None
-        with self.monitor.guard("integration_errors"):
-            self._guarded = guarded.Guarded(self.monitor, self.trainer, kwargs.get("optimizer"))
-        with self.monitor.guard("integration_errors"):
-            self.monitor.expect(expected_rows(args, state))
+        self.closed = False
+        made = partial(guarded.Guarded, self.monitor, self.trainer, kwargs.get("optimizer"))
+        self._guarded = attempt(self.monitor, made)
+        attempt(self.monitor, lambda: self.monitor.expect(expected_rows(args, state)))
         checkpoint.load(self.monitor, args, state)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         checkpoint.save(self.monitor, args, state)
-        with self.monitor.guard("integration_errors"):
-            if self._guarded:
+        if self._guarded:
+            with self.monitor.guard("integration_errors"):
                 self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -75,7 +75,7 @@ class DiagnosticsCallback(Watching):
         super().__init__(None, monitor, guards)  # `attach` knows the trainer, and so its writer of TensorBoard
 
     def _begin(self, monitor: Monitor | None = None) -> None:
-        ranks = guarded.ranks() if self._guards else None
+        ranks = all_ranks() if self._guards else None
         self.monitor = monitor or Monitor(algorithm=self._algorithm, guards=self._guards, ranks=ranks)
         self._begun = False
 
@@ -83,21 +83,16 @@ class DiagnosticsCallback(Watching):
         if self._begun:
             return
         self._begun = True  # the trackers have been started by now, whatever the order of the callbacks
-        first, theirs = True, list[Any]()
-        with self.monitor.guard("integration_errors"):
-            first = state.is_world_process_zero
-        if self._given or not first:
+        if self._given or not attempt(self.monitor, lambda: state.is_world_process_zero, True):
             return
         with self.monitor.guard("integration_errors"):
             self.monitor.config = settings(args, kwargs.get("model"))
-        with self.monitor.guard("integration_errors"):
-            theirs = writers(self.trainer)
+        theirs = attempt(self.monitor, lambda: writers(self.trainer)) or ()
         add_active(self.monitor, *theirs, sees=SEES)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and not self.closed:  # as when something is evaluated after training
-            with self.monitor.guard("integration_errors"):
-                self.monitor.log(logs, state.global_step)
+            attempt(self.monitor, lambda: self.monitor.log(logs, state.global_step))
             if self._guarded:
                 self._guarded.decide(args, state, control)
 

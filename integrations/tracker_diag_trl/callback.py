@@ -2,14 +2,14 @@
 
 import logging
 import math
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 from tracker_diag_transformers import guarded
 from tracker_diag_transformers.trainer import Watching, put_first, watched_by, writers
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import CHANGED, NOTHING, add_active, clip_range, dotted, one_of, plain, tell_changed
+from tracker_diag.attach.kit import NOTHING, Hooks, add_active, all_ranks, attempt, clip_range, dotted, one_of, plain
 from tracker_diag.attach.own_time import OwnTime
 from tracker_diag.hooks import after
 from tracker_diag.metrics.series import PAIRS, Pair
@@ -52,11 +52,11 @@ class DiagnosticsCallback(Watching):
 
     def _begin(self, monitor: Monitor | None = None) -> None:
         trainer = self.trainer
+        self._hooks, self._own_time = hooks_on(trainer), OwnTime()
         self.monitor = monitor or self._made(trainer)
         self.monitor.framework = names_of(trainer)
         self._tensors: GrpoTensors | None = None
         self._found = False
-        self._hooks, self._own_time = ExitStack(), OwnTime()
         if kind := tensors_of(trainer):
             self._look(trainer, kind)
         elif of_unsloth(trainer):
@@ -67,11 +67,9 @@ class DiagnosticsCallback(Watching):
 
     def _made(self, trainer: Any) -> Monitor:
         known: dict[str, Any] = {}
-        try:
+        with self._hooks.part("the trainer's settings are not known"):
             known = {"config": settings(trainer), "clip": clip(trainer.args)}
-        except CHANGED as error:
-            _changed(trainer, error, "the trainer's settings are not known")
-        return Monitor(ranks=guarded.ranks(), guards=self._guards, **known)
+        return Monitor(ranks=all_ranks(), guards=self._guards, **known)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.closed:  # an evaluation after training
@@ -96,9 +94,7 @@ class DiagnosticsCallback(Watching):
 
     def _find_trackers(self, *, begun: bool) -> None:
         """Write to what the trainer has started. Not all of TRL's trainers tell of anything between that and a log."""
-        theirs = list[Any]()
-        with self.monitor.guard("integration_errors"):
-            theirs = writers(self.trainer)
+        theirs = attempt(self.monitor, lambda: writers(self.trainer)) or ()
         blind = self._tensors.blind if self._tensors else dict[Pair, str | None].fromkeys(PAIRS)
         # Before training an evaluation may be logged, and no tracker be there yet.
         any_run = add_active(self.monitor, *theirs, sees=SEES, blind=blind, wait=not begun)
@@ -109,52 +105,43 @@ class DiagnosticsCallback(Watching):
         if getattr(trainer, "use_liger_kernel", False) and hasattr(trainer, "compute_liger_loss"):
             _warn(trainer, "no signal: the liger loss makes no log-probabilities of tokens; set use_liger_kernel=False")
             return
-        try:
+        with self._hooks.part("ratios of tokens are not seen") as on:
             tensors = kind(trainer, self.monitor)
-            with ExitStack() as hooks:
-                for name, (parameters, seen) in tensors.hooked.items():
-                    hooks.callback(after(tensors.owner(name), name, parameters, seen, self.monitor))
-                self._hooks.push(hooks.pop_all())
-        except CHANGED as error:
-            _changed(trainer, error, "ratios of tokens are not seen")
+            for name, (parameters, seen) in tensors.hooked.items():
+                on.callback(after(tensors.owner(name), name, parameters, seen, self.monitor))
+            self._tensors = tensors
+        if self._tensors is None:
             return
-        self._tensors = tensors
-        try:
-            if whole := tensors.generates:
-                self._hooks.callback(after(trainer, whole, ("inputs",), tensors.rows.generated, self.monitor))
-                self._hooks.callback(after(trainer, whole, (), lambda *_: self.monitor.synced(), self.monitor))
-        except CHANGED as error:
-            _changed(trainer, error, "tool results in prompts are not seen")
-        if not tensors.ratio_expected:
+        with self._hooks.part("tool results in prompts are not seen") as on:
+            if whole := self._tensors.generates:
+                on.callback(after(trainer, whole, ("inputs",), self._tensors.rows.generated, self.monitor))
+                on.callback(after(trainer, whole, (), lambda *_: self.monitor.synced(), self.monitor))
+        if not self._tensors.ratio_expected:
             _warn(trainer, NO_RATIO)
 
     def _look_at_samples(self, trainer: Any) -> None:
         """The same for what is known of each completion."""
-        scored, whole = "_calculate_rewards", "_generate_and_score_completions"
-        try:
+        with self._hooks.part("rewards, texts and tool calls of completions are not seen") as on:
             samples = CompletionSamples(trainer, self.monitor, self._correct)
-            with ExitStack() as hooks:
-                hooks.callback(after(trainer, scored, ("completions",), samples.rewards, self.monitor))
-                hooks.callback(after(trainer, whole, (), samples.generation, self.monitor))
-                self._hooks.push(hooks.pop_all())
-        except CHANGED as error:
-            _changed(trainer, error, "rewards, texts and tool calls of completions are not seen")
+            on.callback(after(trainer, "_calculate_rewards", ("completions",), samples.rewards, self.monitor))
+            on.callback(after(trainer, "_generate_and_score_completions", (), samples.generation, self.monitor))
 
 
 def attach_trainer(
     trainer: Any, monitor: Monitor | None, guards: guarded.Guards = (), correct: str | None = None
 ) -> Monitor:
     """Watch `trainer`, once however often it is attached to."""
-    try:
-        if (watching := watched_by(trainer, DiagnosticsCallback, monitor)) is not None:
-            return watching
-    except CHANGED as error:
+    watching, known = None, False
+    with hooks_on(trainer).part(NOTHING):
+        watching, known = watched_by(trainer, DiagnosticsCallback, monitor), True
+    if not known:
         one_of(monitor, guards)
-        _changed(trainer, error)
         return monitor or Monitor()
-    callback = DiagnosticsCallback(trainer, monitor, guards, correct)
-    put_first(trainer, callback)
-    return callback.monitor
+    if watching is None:
+        callback = DiagnosticsCallback(trainer, monitor, guards, correct)
+        put_first(trainer, callback)
+        watching = callback.monitor
+    return watching
 
 
 def settings(trainer: Any) -> dict[str, object]:
@@ -191,16 +178,15 @@ def of_unsloth(trainer: Any) -> bool:
     return any(kind.__name__.startswith(f"{_COPY}GRPO") for kind in type(trainer).__mro__)
 
 
+def hooks_on(trainer: Any) -> Hooks:
+    """Those on `trainer`; of several processes, the first one reports what is not as it was."""
+    return Hooks("TRL", TESTED, tells=_first(trainer))
+
+
 def _warn(trainer: Any, message: str) -> None:
     """Once, however many processes there are."""
     if _first(trainer):
         _log.warning(message)
-
-
-def _changed(trainer: Any, error: Exception, lost: str = NOTHING) -> None:
-    """The same of what is not as it was; see `tell_changed`."""
-    if _first(trainer):
-        tell_changed("TRL", TESTED, error, lost)
 
 
 def _first(trainer: Any) -> bool:

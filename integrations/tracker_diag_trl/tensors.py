@@ -6,6 +6,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 
 from tracker_diag import Monitor
+from tracker_diag.attach.kit import place_in_job
 from tracker_diag.hooks import Seen
 from tracker_diag.metrics.series import Pair
 from tracker_diag_trl.rows import Rows
@@ -104,7 +105,7 @@ class GrpoTensors:
             if first:
                 self._count("masked_sequences", ~shown["response_mask"].any(1))
             # Nothing is left to tell; but several processes come together by what each one tells.
-            if not shown["model_mask"].any() and not several_processes():
+            if not shown["model_mask"].any() and place_in_job()[1] == 1:
                 return
         if first:
             self._tell_mismatch(logprobs, inputs, shown)
@@ -158,12 +159,6 @@ class GrpoTensors:
     def _count(self, kind: str, flags: Any) -> None:
         """Add how many of `flags` are set, where they are: nothing waits for a device before the next log."""
         self._left_out[kind] = self._left_out.get(kind, 0) + flags.sum()
-
-
-def several_processes() -> bool:
-    """Whether others train along with this process."""
-    dist = torch.distributed
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _added_tokens(processing_class: Any) -> list[int]:

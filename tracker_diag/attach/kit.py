@@ -1,9 +1,10 @@
 """What integrations are made of: each package under `integrations/` adds what is peculiar to its framework.
 
-Settings of a run: `dotted`, `plain`, `clip_range`. Trackers that are underway: `add_active`. State of an earlier
-process: `resume`; `saved.py` saves it next to checkpoints. A training that is attached to twice: `watching`,
-`watch_once`. A framework that may have changed: `Hooks`, `unless_changed`, `monitor_knowing`, `tell_changed`. A batch
-as a driver has it: `observe_before_update`, `of_sequences`. A class that needs the framework: `on_demand`.
+Settings of a run: `dotted`, `plain`, `clip_range`. Trackers that are underway: `add_active`. Ranks: `place_in_job`,
+`all_ranks`. State of an earlier process: `resume`; `saved.py` saves it next to checkpoints. A training that is attached
+to twice: `watching`, `watch_once`. A framework that may have changed: `attempt`, `Hooks`, `unless_changed`,
+`monitor_knowing`, `tell_changed`. A batch as a driver has it: `observe_before_update`, `of_sequences`. A class that
+needs the framework: `on_demand`.
 """
 
 import logging
@@ -12,7 +13,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.text import Text
 
@@ -23,6 +24,7 @@ from tracker_diag.metrics.series import CONTEXT, DIMENSIONS, PAIRS, Pair
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.report.console import announce, unbroken
 from tracker_diag.runs.postmortem.live import leave_one
+from tracker_diag.tensors.ranks import AllReduce, Ranks
 from tracker_diag.tensors.suspicions import Reach
 from tracker_diag.trackers.discovery import active_trackers, tracker_of
 from tracker_diag.trackers.files.write import JsonlTracker, unused_folder
@@ -33,7 +35,28 @@ from tracker_diag.trackers.tracker import Tracker
 NOTHING = "nothing of it is watched"
 USUAL_CLIP = 0.2
 
+T = TypeVar("T")
+
 _log = logging.getLogger("tracker_diag")
+
+
+def attempt(monitor: Monitor, call: Callable[[], T], otherwise: T | None = None) -> T | None:
+    """What `call` gives, or `otherwise` where it raises, which is counted, as is all that touches a framework."""
+    with monitor.guard("integration_errors"):
+        return call()
+    return otherwise
+
+
+def place_in_job() -> tuple[int, int]:
+    """This process's rank in its `torch.distributed` job, and how many there are; 0 and 1 outside of one."""
+    import torch.distributed as dist
+
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+
+
+def all_ranks() -> Ranks | None:
+    """All processes, if there are several, which decide as one; made on each of them at the same time."""
+    return AllReduce() if not disabled() and place_in_job()[1] > 1 else None
 
 
 def dotted(config: Mapping[str, object]) -> dict[str, object]:
@@ -201,17 +224,17 @@ class Hooks(ExitStack):
         with hooks.part("metrics are not heard") as on:
             on.callback(before(...))
 
-    `close` takes all of them off. For `name` and `tested` see `tell_changed`.
+    `close` takes all of them off. For the arguments see `unless_changed`.
     """
 
-    def __init__(self, name: str, tested: str) -> None:
+    def __init__(self, name: str, tested: str, *, tells: bool = True) -> None:
         super().__init__()
-        self._name, self._tested = name, tested
+        self._name, self._tested, self._tells = name, tested, tells
 
     @contextmanager
     def part(self, lost: str) -> Generator[ExitStack, None, None]:
         """As `unless_changed`, for what is `lost` without this part."""
-        with unless_changed(self._name, self._tested, lost) as on:
+        with unless_changed(self._name, self._tested, lost, tells=self._tells) as on:
             yield on
             self.callback(on.close)
 
@@ -221,14 +244,16 @@ CHANGED = (HookError, AttributeError, ImportError, LookupError, TypeError)
 
 
 @contextmanager
-def unless_changed(name: str, tested: str, lost: str = NOTHING) -> Generator[ExitStack, None, None]:
+def unless_changed(
+    name: str, tested: str, lost: str = NOTHING, *, tells: bool = True
+) -> Generator[ExitStack, None, None]:
     """Put on the hooks of one framework, or of one part of it, all of them or none.
 
         with unless_changed("AReaL", TESTED) as hooks:
             hooks.callback(after(...))
 
     If a module, a function or an attribute has changed, nothing is raised. The block's hooks are taken off, its rest is
-    left out, and `tell_changed` says so.
+    left out, and `tell_changed` says so, unless another process `tells` it.
     """
     hooks = ExitStack()
     try:
@@ -237,7 +262,8 @@ def unless_changed(name: str, tested: str, lost: str = NOTHING) -> Generator[Exi
         hooks.close()
         if not isinstance(error, CHANGED):
             raise
-        tell_changed(name, tested, error, lost)
+        if tells:
+            tell_changed(name, tested, error, lost)
 
 
 def monitor_knowing(make: Callable[[], Monitor], name: str, tested: str) -> Monitor:

@@ -6,6 +6,7 @@ collective is added, and no rank waits. What comes after rank 0 has logged a ste
 has died is reported as missing.
 """
 
+from tracker_diag.attach.kit import place_in_job
 from tracker_diag.errors import disabled
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.tensors.ranks import default_store
@@ -15,9 +16,7 @@ from tracker_diag.tensors.store import ThroughStore
 
 def together(rank: int, world: int) -> ThroughStore | None:
     """How the shares of a job come together: `rank` of `world` processes with one; None where nobody else is in it."""
-    import torch.distributed as dist
-
-    if disabled() or world < 2 or not (dist.is_available() and dist.is_initialized()):
+    if disabled() or min(world, place_in_job()[1]) < 2:
         return None
     return ThroughStore(default_store("shares"), rank, world)
 

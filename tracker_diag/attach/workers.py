@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from tracker_diag.attach.kit import unless_changed
+from tracker_diag.attach.kit import place_in_job, unless_changed
 from tracker_diag.attach.mailbox import MAILBOX, Post, messages, opened
 from tracker_diag.errors import BatchError, disabled
 from tracker_diag.health import Health
@@ -181,10 +181,7 @@ class Recorder(Unlocked):
     def _place(self) -> tuple[int, int]:
         rank, world = self._given
         if rank is None or world is None:
-            import torch.distributed as dist
-
-            there = dist.is_available() and dist.is_initialized()
-            rank, world = self._given = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
+            rank, world = self._given = place_in_job()
         return rank, world
 
     def _count(self, kind: str, error: Exception) -> None:

@@ -41,6 +41,9 @@ SERIES = {"scalars", "metrics"}
 RETRY, RETRY_AT_MOST = 0.5, 30.0
 """Seconds until a failed delivery is tried again: at first, and after many that brought nothing."""
 
+GIVEN_UP = object()
+"""In place of what an attempt returns that will never go well."""
+
 There: TypeAlias = Mapping[int, Collection[str]]
 """Names of ours that a tracker has, by step."""
 
@@ -281,7 +284,7 @@ class Outbox(Tracker):
     def _write_end(self, end: End) -> bool:
         """Write the end and flush the tracker until all is there, or until the deadline; then close it."""
         refused, whole = 0, False
-        given = self._attempt(lambda: give(self.inner, end.summary.last_step or 0, [end]) or True, again=())
+        given = self._attempt(partial(give, self.inner, end.summary.last_step or 0, [end]), again=()) is not GIVEN_UP
         while not whole and refused < REFUSALS and time.monotonic() <= self._deadline:
             try:
                 whole = bool(self.inner.flush(last=True))
@@ -346,7 +349,7 @@ class Outbox(Tracker):
         """Flush the tracker; whether all that it was given arrived: not where one thing after another is refused."""
         for _ in range(REFUSALS):
             arrived = self._attempt(lambda: self.inner.flush(last=self._ending))
-            if arrived is not None:
+            if arrived is not GIVEN_UP:
                 return bool(arrived)
         return False
 
@@ -375,11 +378,11 @@ class Outbox(Tracker):
             raise
 
     def _attempt(self, call: Callable[[], object], again: type[OSError] | tuple[()] = OSError) -> object:
-        """`call()`; what is to be tried `again` is raised. All else is counted and given up, and gives None."""
+        """`call()`; what is to be tried `again` is raised. All else is counted, and gives `GIVEN_UP`."""
         try:
             return call()
         except again:
             raise
         except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
             self.tally.failed(error)
-            return None
+            return GIVEN_UP
