@@ -9,15 +9,15 @@ from tracker_diag.errors import MissingExtra
 
 EXTRAS = {
     "areal": r"tracker-diag\[areal\]", "openrlhf": r"tracker-diag\[openrlhf\]", "skyrl": r"tracker-diag\[skyrl\]",
-    "verl": r"tracker-diag\[verl\]", "nemo_rl": "nemo-rl", "open_instruct": "open-instruct", "prime_rl": "prime-rl",
+    "verl": r"tracker-diag\[verl\]", "nemo_rl": "nemo-rl", "prime_rl": "prime-rl",
     "roll": "roll", "slime": "slime",
 }  # fmt: skip
-"""By framework; of the last five no index has a package, so the error names the framework alone."""
+"""By framework; of the last four no index has a package, so the error names the framework alone."""
 
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_without_the_framework_the_extra_is_named(name):
     assert name not in sys.modules
-    given = () if name in {"open_instruct", "prime_rl"} else (None,)
+    given = () if name == "prime_rl" else (None,)
     with pytest.raises(MissingExtra, match=EXTRAS[name]):
         import_module(f"tracker_diag_{name}").attach(*given)
