@@ -156,16 +156,16 @@ def after_each(owner: Any, name: str, parameters: Sequence[str], seen: Seen, mon
     def looked_up(*args: Any, **kwargs: Any) -> Any:
         function = original(*args, **kwargs)
         with monitor.guard("integration_errors"):
-            return wraps(function)(_followed(function, _taking(function, parameters), seen, monitor))
+            signature = _taking(function.__name__, inspect.signature(function), parameters)
+            return wraps(function)(_followed(function, signature, seen, monitor))
         return function
 
     return replace(owner, name, original, looked_up)
 
 
-def _taking(function: Callable[..., Any], parameters: Sequence[str]) -> inspect.Signature:
-    signature = inspect.signature(function)
+def _taking(place: str, signature: inspect.Signature, parameters: Sequence[str]) -> inspect.Signature:
     if lacking := [parameter for parameter in parameters if parameter not in signature.parameters]:
-        raise HookError(f"{function.__name__}{signature}: takes no {', '.join(lacking)}, as the tested versions do")
+        raise HookError(f"{place}{signature}: takes no {', '.join(lacking)}, as the tested versions do")
     return signature
 
 
@@ -207,9 +207,7 @@ def _checked(owner: Any, name: str, parameters: Sequence[str]) -> tuple[Callable
         signature = _signature(owner, name, original, parameters)
     except (ValueError, TypeError) as error:  # of something that is written in C, say
         raise HookError(f"{place}: its arguments cannot be read, {error}") from error
-    if lacking := [parameter for parameter in parameters if parameter not in signature.parameters]:
-        raise HookError(f"{place}{signature}: takes no {', '.join(lacking)}, as the tested versions do")
-    return original, signature
+    return original, _taking(place, signature, parameters)
 
 
 def _signature(owner: Any, name: str, original: Callable[..., Any], parameters: Sequence[str]) -> inspect.Signature:

@@ -18,16 +18,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import (
-    Hooks,
-    add_active,
-    clip_range,
-    dotted,
-    monitor_knowing,
-    unless_changed,
-    watch_once,
-    watching,
-)
+from tracker_diag.attach import kit
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
@@ -82,7 +73,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         The monitor of this process; on other ranks than 0 it writes nowhere.
     """
     require("areal", "areal")
-    if (there := watching(trainer, monitor)) is not None:
+    if (there := kit.watching(trainer, monitor)) is not None:
         return there
     rank, own = int(os.environ.get("RANK", "0")), monitor is not None
     ranks = None if own else _ranks(trainer)
@@ -91,7 +82,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         return Monitor(catalog=False)
     if monitor is None:
         monitor = share.monitor if share else _default(trainer, ranks)
-    watch_once(trainer, monitor, "AReaL")
+    kit.watch_once(trainer, monitor, "AReaL")
     watched, saved = monitor, Saved(monitor, rank)
 
     def on_commit(given: Mapping[str, Any]) -> None:
@@ -107,7 +98,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         watched.close()
         hooks.close()
 
-    hooks = Hooks("AReaL", TESTED)
+    hooks = kit.Hooks("AReaL", TESTED)
     with hooks.part("nothing that it logs is heard") as on:
         on.callback(before(trainer.stats_logger, "commit", ("global_step", "data"), on_commit, monitor))
         on.callback(before(trainer.stats_logger, "close", (), on_close, monitor))
@@ -125,15 +116,15 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
 
 
 def _default(trainer: Any, ranks: ThroughStore | None) -> Monitor:
-    monitor = monitor_knowing(lambda: _monitor(trainer.config, ranks), "AReaL", TESTED)
+    monitor = kit.monitor_knowing(lambda: _monitor(trainer.config, ranks), "AReaL", TESTED)
     theirs = getattr(getattr(trainer, "stats_logger", None), "summary_writer", None)
-    add_active(monitor, theirs, sees=SEES)
+    kit.add_active(monitor, theirs, sees=SEES)
     return monitor
 
 
 def _ranks(trainer: Any) -> ThroughStore | None:
     """How this rank comes together with the others; None where it has no share of its own, or is alone."""
-    with unless_changed("AReaL", TESTED, OTHERS):
+    with kit.unless_changed("AReaL", TESTED, OTHERS):
         actor = trainer.actor
         if _single_controller() or not actor.is_data_parallel_head():
             return None
@@ -195,7 +186,7 @@ def observe(given: Mapping[str, Any], monitor: Monitor) -> None:
 def _monitor(given: Any, ranks: ThroughStore | None) -> Monitor:
     settings = asdict(given)
     settings.pop("stats_logger", None)  # it has the tracker's key
-    config = dotted(settings)
-    clip = clip_range(config.get("actor.eps_clip"), config.get("actor.eps_clip_higher"))
+    config = kit.dotted(settings)
+    clip = kit.clip_range(config.get("actor.eps_clip"), config.get("actor.eps_clip_higher"))
     gspo = config.get("actor.importance_sampling_level") == "sequence"
     return Monitor(config=config, algorithm="gspo" if gspo else "grpo", clip=clip, ranks=ranks)

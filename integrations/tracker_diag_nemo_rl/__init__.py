@@ -21,15 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import (
-    Hooks,
-    add_active,
-    clip_range,
-    dotted,
-    monitor_knowing,
-    observe_before_update,
-    unless_changed,
-)
+from tracker_diag.attach import kit
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
@@ -99,7 +91,7 @@ class DiagnosticsLogger:
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         with self._monitor.guard("integration_errors"):
-            self._monitor.config = {**self._monitor.config, **dotted(params)}
+            self._monitor.config = {**self._monitor.config, **kit.dotted(params)}
 
     def log_histogram(self, histogram: list[Any], step: int, name: str) -> None:
         """Nothing: what NeMo-RL draws are no log-ratios."""
@@ -121,13 +113,13 @@ def attach(logger: Any, config: Any = None, *, monitor: Monitor | None = None) -
     """
     require("nemo_rl", "nemo-rl")
     settings: dict[str, object] = {}
-    with unless_changed("nemo-rl", TESTED, "the run's settings are not known"):
-        settings = dotted(config.model_dump() if hasattr(config, "model_dump") else dict(config or {}))
+    with kit.unless_changed("nemo-rl", TESTED, "the run's settings are not known"):
+        settings = kit.dotted(config.model_dump() if hasattr(config, "model_dump") else dict(config or {}))
     if monitor is None:
-        monitor = monitor_knowing(lambda: _monitor(settings), "nemo-rl", TESTED)
-        add_active(monitor, sees=SEES)
+        monitor = kit.monitor_knowing(lambda: _monitor(settings), "nemo-rl", TESTED)
+        kit.add_active(monitor, sees=SEES)
     monitor.framework = "NeMo-RL"
-    watched, saved, hooks = monitor, Saved(monitor), Hooks("nemo-rl", TESTED)
+    watched, saved, hooks = monitor, Saved(monitor), kit.Hooks("nemo-rl", TESTED)
 
     with hooks.part("ratios of tokens are not seen") as on:
         others = [sys.modules[name] for name in MODULES[1:] if hasattr(sys.modules.get(name), FUNCTION)]
@@ -187,7 +179,7 @@ def _monitor(settings: Mapping[str, object]) -> Monitor:
     return Monitor(
         config=settings,
         algorithm="gspo" if of_sequences else "ppo" if ppo else "grpo",
-        clip=clip_range(settings.get("loss_fn.ratio_clip_min"), settings.get("loss_fn.ratio_clip_max")),
+        clip=kit.clip_range(settings.get("loss_fn.ratio_clip_min"), settings.get("loss_fn.ratio_clip_max")),
     )
 
 
@@ -199,6 +191,6 @@ def _observe(monitor: Monitor, _: Any, given: Mapping[str, Any]) -> None:
     if reference is not None and not reference.any():  # zeros throughout where it was skipped
         reference = None
     # The mask of samples is left out: it is 0 on sequences that were rejected.
-    observe_before_update(
+    kit.observe_before_update(
         monitor, data["prev_logprobs"], rollout=data["generation_logprobs"], ref=reference, model_mask=mask
     )

@@ -14,18 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import (
-    Hooks,
-    add_active,
-    clip_range,
-    dotted,
-    monitor_knowing,
-    observe_before_update,
-    of_sequences,
-    unless_changed,
-    watch_once,
-    watching,
-)
+from tracker_diag.attach import kit
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
@@ -80,13 +69,13 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
             arguments, its algorithm and its clip range.
     """
     require("openrlhf", "openrlhf")
-    if (there := watching(trainer, monitor)) is not None:
+    if (there := kit.watching(trainer, monitor)) is not None:
         return there
     if monitor is None:
-        monitor = monitor_knowing(lambda: _monitor(trainer.args), "OpenRLHF", TESTED)
-        add_active(monitor, getattr(trainer, "tensorboard_logger", None), sees=SEES)
-    watch_once(trainer, monitor, "OpenRLHF")
-    hooks, saved = Hooks("OpenRLHF", TESTED), Saved(monitor)
+        monitor = kit.monitor_knowing(lambda: _monitor(trainer.args), "OpenRLHF", TESTED)
+        kit.add_active(monitor, getattr(trainer, "tensorboard_logger", None), sees=SEES)
+    kit.watch_once(trainer, monitor, "OpenRLHF")
+    hooks, saved = kit.Hooks("OpenRLHF", TESTED), Saved(monitor)
     with hooks.part("nothing that it logs is heard") as on:
         _hear(trainer, monitor, on)
     with hooks.part("ratios of tokens, rewards and lengths are not seen") as on:
@@ -111,7 +100,7 @@ def install() -> None:
         attach(given["self"])
 
     def put(module: Any) -> None:
-        with unless_changed("OpenRLHF", TESTED):
+        with kit.unless_changed("OpenRLHF", TESTED):
             # The monitor is only for failures of attach itself, which are logged.
             after(module.BasePPOTrainer, "__init__", ("self", "strategy"), made, Monitor(catalog=False))
 
@@ -123,7 +112,7 @@ def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
 
     def on_experiences(made: Any, _: Mapping[str, Any]) -> None:
         for experience in made:
-            observe_before_update(
+            kit.observe_before_update(
                 monitor,
                 experience.action_log_probs,
                 rollout=experience.rollout_log_probs,
@@ -183,15 +172,15 @@ def _samples(experience: Any) -> dict[str, Any]:
     n = len(experience.action_mask)
     columns = {name: values for name, values in fields.items() if values is not None and len(values) == n}
     if experience.advantages is not None:
-        columns["advantage"] = of_sequences(experience.advantages, experience.action_mask)
+        columns["advantage"] = kit.of_sequences(experience.advantages, experience.action_mask)
     return columns
 
 
 def _monitor(args: Any) -> Monitor:
     settings = _nested(args)
     settings.pop("logger", None)  # it has the tracker's key
-    config = dotted(settings)
-    clip = clip_range(*args.actor.eps_clip_low_high)
+    config = kit.dotted(settings)
+    clip = kit.clip_range(*args.actor.eps_clip_low_high)
     if config.get("actor.policy_loss_type") == "gspo":
         return Monitor(config=config, algorithm="gspo", clip=clip)
     estimator = config.get("algo.advantage.estimator")

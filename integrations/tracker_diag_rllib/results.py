@@ -1,9 +1,10 @@
 """What an RLlib result and a learner's mini-batches are to the diagnostics; Ray is not needed here."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tracker_diag.attach.kit import plain
+from tracker_diag.trackers.keys import flat
 
 
 def joined(minibatches: list[dict[str, Any]]) -> dict[str, Any]:
@@ -35,19 +36,12 @@ def row(result: Mapping[str, Any], *, kl_computed: bool = True) -> dict[str, Any
     left_out = () if kl_computed else ("mean_kl_loss", "curr_kl_coeff")
     numbers = {
         name: value
-        for name, value in _flat(result, "")
+        for name, value in flat(result, "/")
+        if "config" not in name.split("/")[:-1]
         if value == value  # noqa: PLR0124  # all but NaN
         or (name.startswith("learners/") and not name.rpartition("/")[2].startswith("num_"))
     }
     return {name: value for name, value in numbers.items() if name.rpartition("/")[2] not in left_out}
-
-
-def _flat(nested: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in nested.items():
-        if not isinstance(value, Mapping):
-            yield f"{prefix}{name}", value
-        elif name != "config":
-            yield from _flat(value, f"{prefix}{name}/")
 
 
 def settings(config: Any) -> dict[str, object]:

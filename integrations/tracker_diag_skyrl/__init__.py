@@ -20,17 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import (
-    Hooks,
-    add_active,
-    clip_range,
-    dotted,
-    monitor_knowing,
-    observe_before_update,
-    of_sequences,
-    watch_once,
-    watching,
-)
+from tracker_diag.attach import kit
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
@@ -83,12 +73,12 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
             settings, its algorithm and its clip range.
     """
     require("skyrl", "skyrl")
-    if (there := watching(trainer, monitor)) is not None:
+    if (there := kit.watching(trainer, monitor)) is not None:
         return there
     if monitor is None:
-        monitor = monitor_knowing(lambda: _monitor(trainer.cfg), "SkyRL", TESTED)
-        add_active(monitor, getattr(getattr(trainer, "tracker", None), "logger", None), sees=SEES)
-    watch_once(trainer, monitor, "SkyRL")
+        monitor = kit.monitor_knowing(lambda: _monitor(trainer.cfg), "SkyRL", TESTED)
+        kit.add_active(monitor, getattr(getattr(trainer, "tracker", None), "logger", None), sees=SEES)
+    kit.watch_once(trainer, monitor, "SkyRL")
     _watch(trainer, monitor)
     return monitor
 
@@ -123,7 +113,7 @@ class _Batches:
                 self._warned = True
                 _log.warning(NO_LOGPROBS)
             return
-        observe_before_update(
+        kit.observe_before_update(
             self._monitor,
             old,
             rollout=batch.get("rollout_logprobs"),
@@ -159,7 +149,7 @@ def _samples(batch: Any, about: Mapping[str, Any]) -> dict[str, Any]:
         rewards = rewards.reshape(n, -1).sum(1).tolist()
         columns["reward"] = [reward if ends else None for reward, ends in zip(rewards, last, strict=True)]
     if batch.get("advantages") is not None:
-        columns["advantage"] = of_sequences(batch["advantages"], mask).tolist()
+        columns["advantage"] = kit.of_sequences(batch["advantages"], mask).tolist()
     if len(uids := about.get("uids") or ()) == n:
         columns["group"] = uids
     columns["length"] = lengths = mask.sum(1).tolist()
@@ -170,9 +160,9 @@ def _samples(batch: Any, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _monitor(cfg: Any) -> Monitor:
-    config = dotted(require("skyrl.train.config", "skyrl").get_config_as_dict(cfg))
+    config = kit.dotted(require("skyrl.train.config", "skyrl").get_config_as_dict(cfg))
     prefix = "trainer.algorithm."
-    clip = clip_range(config.get(f"{prefix}eps_clip_low"), config.get(f"{prefix}eps_clip_high"))
+    clip = kit.clip_range(config.get(f"{prefix}eps_clip_low"), config.get(f"{prefix}eps_clip_high"))
     gspo = config.get(f"{prefix}policy_loss_type") == "gspo"
     return Monitor(config=config, algorithm="gspo" if gspo else None, clip=clip)
 
@@ -197,7 +187,7 @@ def _watch(trainer: Any, monitor: Monitor) -> None:
         if step:
             saved.find(folder)
 
-    hooks = Hooks("SkyRL", TESTED)
+    hooks = kit.Hooks("SkyRL", TESTED)
     with hooks.part("nothing that it logs is heard") as on:
         on.callback(before(trainer.tracker, "log", ("data", "step"), on_log, monitor))
         on.callback(before(trainer.tracker, "finish", (), lambda _: monitor.close(), monitor))

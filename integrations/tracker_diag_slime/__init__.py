@@ -20,16 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import (
-    Hooks,
-    add_active,
-    clip_range,
-    monitor_knowing,
-    plain,
-    unless_changed,
-    watch_once,
-    watching,
-)
+from tracker_diag.attach import kit
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
@@ -85,11 +76,11 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
         monitor: one with settings, rules or trackers of your own.
     """
     require("slime", "slime")
-    if _trainer and (there := watching(_trainer[0], monitor)) is not None:
+    if _trainer and (there := kit.watching(_trainer[0], monitor)) is not None:
         return there
     monitor, _trainer[:] = monitor or _monitor(args, rollout=False), [None]
-    watch_once(monitor, monitor, "slime")
-    hooks, saved = Hooks("slime", TESTED), Saved(monitor)
+    kit.watch_once(monitor, monitor, "slime")
+    hooks, saved = kit.Hooks("slime", TESTED), Saved(monitor)
     monitor.at_close(hooks.close)
     waiting: dict[str, Any] = {}
 
@@ -124,7 +115,7 @@ def _share() -> tuple[int, int] | None:
 
 def _ranks() -> ThroughStore | None:
     """How this rank comes together with the others; None where it does not."""
-    with unless_changed("slime", TESTED, OTHERS):
+    with kit.unless_changed("slime", TESTED, OTHERS):
         own = _share()
         return together(*own) if own else None
     return None
@@ -138,7 +129,7 @@ def _hand_over() -> None:
         def on_step(_: Any, given: Mapping[str, Any]) -> None:
             share.stepped(int(given["rollout_id"]))  # no later than train/step, which counts steps of all rollouts
 
-        with unless_changed("slime", TESTED, OTHERS):
+        with kit.unless_changed("slime", TESTED, OTHERS):
             model = require("slime.backends.megatron_utils.model", "slime")
             after(model, "train_one_step", ("rollout_id",), on_step, share.monitor)
             _trainer[:] = [share.monitor]
@@ -251,13 +242,13 @@ def _monitor(args: Any, *, rollout: bool) -> Monitor:
     rules = [rule for rule in in_force() if not divided or (rule.link in ROLLOUT_LINKS) == rollout]
 
     def made() -> Monitor:
-        config = plain(vars(args))
-        clip = clip_range(config.get("eps_clip"), config.get("eps_clip_high"))
+        config = kit.plain(vars(args))
+        clip = kit.clip_range(config.get("eps_clip"), config.get("eps_clip_high"))
         ranks = None if rollout else _ranks()
         return Monitor(config=config, clip=clip, rules=rules, catalog=False, ranks=ranks)
 
-    monitor = monitor_knowing(made, "slime", TESTED)
-    add_active(monitor, sees=SEES)
+    monitor = kit.monitor_knowing(made, "slime", TESTED)
+    kit.add_active(monitor, sees=SEES)
     return monitor
 
 

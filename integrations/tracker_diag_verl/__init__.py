@@ -22,18 +22,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import (
-    Hooks,
-    add_active,
-    clip_range,
-    dotted,
-    monitor_knowing,
-    observe_before_update,
-    of_sequences,
-    unless_changed,
-    watch_once,
-    watching,
-)
+from tracker_diag.attach import kit
 from tracker_diag.attach.saved import UNSAVED
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
@@ -114,29 +103,30 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
         config: the run's settings, nested; for the default monitor.
     """
     require("verl", "verl")
-    if (there := watching(tracking, None)) is not None:  # installing is enough, so that there is one as a rule
+    if (there := kit.watching(tracking, None)) is not None:  # installing is enough, so that there is one as a rule
         if monitor is None or monitor is there:
             return there
         there.close()
     settings: dict[str, object] = {}
-    with unless_changed("verl", TESTED, "the run's settings are not known"):
-        settings = dotted(dict(config or {}))
+    with kit.unless_changed("verl", TESTED, "the run's settings are not known"):
+        settings = kit.dotted(dict(config or {}))
     if monitor is None:
-        monitor = monitor_knowing(lambda: _monitor(settings), "verl", TESTED)
+        monitor = kit.monitor_knowing(lambda: _monitor(settings), "verl", TESTED)
         theirs = getattr(tracking, "logger", {}).get("tensorboard")
-        add_active(monitor, theirs, sees=SEES, blind=_blind(settings) if settings else None)
-    watch_once(tracking, monitor, "verl")
+        kit.add_active(monitor, theirs, sees=SEES, blind=_blind(settings) if settings else None)
+    kit.watch_once(tracking, monitor, "verl")
     tracking.diag = monitor
     if _Watch.current is not None:
-        _Watch.current.end()
-    hooks = Hooks("verl", TESTED)
+        _Watch.current.hooks.close()
+    hooks = kit.Hooks("verl", TESTED)
     _Watch.current = watch = _Watch(id(tracking), monitor, hooks)
     with hooks.part("nothing that it logs is heard") as on:
         watch.metrics(on, type(tracking))
     with hooks.part("ratios of tokens, scores and lengths are not seen") as on:
         watch.tensors(on)
     with hooks.part("guards do nothing in it") as on:
-        watch.trainer(on)
+        if watch.guarded:
+            watch.guarded.hook_trainers(on)
     CHECKPOINTS.hook_trainers(TESTED)
     with hooks.part(UNSAVED):
         CHECKPOINTS.follow(monitor)
@@ -149,7 +139,7 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
 
 def _monitor(settings: Mapping[str, object]) -> Monitor:
     both = settings.get(f"{_ACTOR}clip_ratio")
-    clip = clip_range(*(settings.get(f"{_ACTOR}clip_ratio_{side}") or both for side in ("low", "high")))
+    clip = kit.clip_range(*(settings.get(f"{_ACTOR}clip_ratio_{side}") or both for side in ("low", "high")))
     gspo = settings.get(f"{_ACTOR}policy_loss.loss_mode") == "gspo"
     guards = settings.get(GUARDS)
     return Monitor(config=settings, algorithm="gspo" if gspo else None, clip=clip, guards=str(guards) if guards else ())
@@ -190,7 +180,7 @@ class _Watch:
     def __init__(self, tracking: int, monitor: Monitor, hooks: ExitStack) -> None:
         self._tracking = tracking
         """Its id: a reference would keep it alive, and verl ends the tracker's run when it is freed."""
-        self._monitor, self._hooks = monitor, hooks
+        self._monitor, self.hooks = monitor, hooks
         self._step: int | None = None
         """The last step that was logged, which is the number of the policy that is trained next."""
         self._oldest: list[int | None] | None = None
@@ -199,7 +189,7 @@ class _Watch:
         """By sequence, whether it is a later output of its session; None where no session has several."""
         self._before_rejection: Any = None
         """The batch's tensors, as they were when the old log-probabilities had come."""
-        self._guarded = Guarded(monitor) if monitor.guards.guards else None
+        self.guarded = Guarded(monitor) if monitor.guards.guards else None
         self._workers = Workers(monitor, **_of_workers(monitor.config)).open()
 
     def metrics(self, on: ExitStack, kind: type[Any]) -> None:
@@ -207,11 +197,6 @@ class _Watch:
         on.callback(before(kind, "log", ("data", "step"), self._on_log, self._monitor))
         end = "finish" if hasattr(kind, "finish") else "__del__"  # up to 0.8
         on.callback(before(kind, end, (), self._on_finish, self._monitor))
-
-    def trainer(self, on: ExitStack) -> None:
-        """Have the trainer do what guards decide, if there are any."""
-        if self._guarded:
-            self._guarded.hook_trainers(on)
 
     def tensors(self, on: ExitStack) -> None:
         """See the batch, in the trainers that this process has loaded."""
@@ -230,9 +215,6 @@ class _Watch:
             on.callback(
                 before(v1.PPOTrainer, "_compute_advantage", ("self", "batch"), self._on_versions, self._monitor)
             )
-
-    def end(self) -> None:
-        self._hooks.close()
 
     def _on_old_logprobs(self, result: Any, given: Mapping[str, Any]) -> None:
         batch = given["data"].batch
@@ -274,14 +256,14 @@ class _Watch:
         self._workers.take_in()
         self._monitor.log(given["data"], self._step)
         CHECKPOINTS.logged()
-        if self._guarded:
-            self._guarded.decide()
+        if self.guarded:
+            self.guarded.decide()
 
     def _on_finish(self, given: Mapping[str, Any]) -> None:
         if id(given["self"]) == self._tracking:
             self._workers.take_in()
             self._monitor.close()
-            self.end()
+            self.hooks.close()
             CHECKPOINTS.leave()
 
     def _lag(self, oldest: list[int | None] | None) -> dict[str, Any]:
@@ -300,7 +282,7 @@ class _Watch:
         applied = None
         if "rollout_is_weights" in tensors:
             applied = tensors["rollout_is_weights"] * tensors["response_mask"]
-        observe_before_update(
+        kit.observe_before_update(
             self._monitor,
             tensors["old_log_probs"],
             rollout=tensors.get("rollout_log_probs"),
@@ -332,7 +314,7 @@ def _samples(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) -
     if "token_level_scores" in tensors:
         columns["reward"] = tensors["token_level_scores"].sum(1)
     if "advantages" in tensors:
-        columns["advantage"] = of_sequences(tensors["advantages"], mask)
+        columns["advantage"] = kit.of_sequences(tensors["advantages"], mask)
     if "attention_mask" in tensors:
         columns["length"] = tensors["attention_mask"][:, -width:].sum(1)
         columns["truncated"] = columns["length"] >= width  # as verl counts them

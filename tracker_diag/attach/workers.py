@@ -152,18 +152,17 @@ class Recorder(Unlocked):
             return
         with self.guard("integration_errors"):
             coming = [Arrival(part) for part in (first, rest)]  # copies begin now, and end without anyone's waiting
-            names, failures = self._names.state_dict(), dict(self._failures)
-            self._failures.clear()
             rank, world = self._place()
-            sent, self._sent = self._sent, self._sent + 1
-            host, process = socket.gethostname(), self._process
+            message: Message = {
+                "process": self._process, "sent": self._sent, "rank": rank, "host": socket.gethostname(),
+                "world": world, "names": self._names.state_dict(), "failures": dict(self._failures),
+                "first": {}, "rest": {},
+            }  # fmt: skip
+            self._failures.clear()
+            self._sent += 1
 
             def write() -> None:
-                parts = [packed(arrival.wait()) for arrival in coming]
-                message: Message = {
-                    "process": process, "sent": sent, "rank": rank, "host": host, "world": world, "names": names,
-                    "first": parts[0], "rest": parts[1], "failures": failures,
-                }  # fmt: skip
+                message["first"], message["rest"] = (packed(arrival.wait()) for arrival in coming)
                 self._post(zlib.compress(json.dumps(message).encode(), 1))
 
             if self._writer is None:  # in the process that sends: threads do not survive a fork

@@ -87,13 +87,12 @@ class Guards:
                 self._health.record("checkpoint_errors", error)
             if self.guards or self.checkpoints:
                 self._last |= control.remembered(series)
-                texts = self._stepped(step, self._incidents(run))
+                firing = self._incidents(run)
+                texts = [text for guard, memory in self._each() for text in self._held(guard, memory, step, firing)]
+                dry = [self._wish(guard, memory, step, firing) for guard, memory in self._each() if not guard.act]
+                texts += [wish.order.why for wish in dry if wish]
+                texts += self._told_unasked(step, firing)
         return texts
-
-    def _stepped(self, step: int, firing: Sequence[Incident]) -> list[str]:
-        texts = [text for guard, memory in self._each() for text in self._held(guard, memory, step, firing)]
-        dry = [self._wish(guard, memory, step, firing) for guard, memory in self._each() if not guard.act]
-        return [*texts, *(wish.order.why for wish in dry if wish), *self._told_unasked(step, firing)]
 
     def decide(self, step: int, run: HasFindings, can: Collection[Action]) -> tuple[Decision, list[str]]:
         """What to do now, the same on every rank, and the messages about it.
@@ -281,7 +280,9 @@ class Guards:
         what = guard.do.replace("_", " ")
         if guard.do == "rollback" and not undone:
             onset = min(incident.onset for incident in due)
-            value, wrong, certain = self.checkpoints.before(onset, *(self._checks if guard.act else ()))
+            others = (self._agreement.others,) if self._agreement else ()
+            checks: tuple[Check, ...] = (self.checkpoints.reread, *others) if guard.act else ()
+            value, wrong, certain = self.checkpoints.before(onset, *checks)
             if not certain:
                 return None  # asked again at the next step
             passed = f"; passed over {', '.join(wrong)}" if wrong else ""
@@ -299,11 +300,6 @@ class Guards:
                 value, what = self._value(guard, memory, due)
         why = f"guard {guard.do}{_mode(guard)}: {f'not done, {undone}' if undone else what}; for {_named(due[0])}"
         return Wish(Order(guard.do, due[0].id, why, dry=bool(undone) or not guard.act), value)
-
-    @property
-    def _checks(self) -> tuple[Check, ...]:
-        """What a checkpoint must pass before it is gone back to."""
-        return (self.checkpoints.reread, *((self._agreement.others,) if self._agreement else ()))
 
     def _value(self, guard: Guard, memory: Memory, known: Sequence[Incident]) -> tuple[Value, str]:
         """What a guard that holds on sets now, and how that is said."""
