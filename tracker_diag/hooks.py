@@ -8,12 +8,12 @@ import inspect
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import update_wrapper, wraps
+from functools import partial, update_wrapper, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, ParamSpec, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from tracker_diag.errors import DiagError, disabled, of_a_handler
 
@@ -24,7 +24,7 @@ Coming: TypeAlias = Callable[[Mapping[str, Any]], object]
 """What to do before a call: it is given the arguments by name, as they are before the function changes them."""
 
 
-P = ParamSpec("P")
+Function: TypeAlias = Callable[..., Any]
 
 
 class HasGuard(Protocol):
@@ -114,17 +114,6 @@ class HookError(DiagError):
     """A framework's function is missing or takes other arguments than it did in the versions that were tested."""
 
 
-def _unless_off(put: Callable[P, Callable[[], None]]) -> Callable[P, Callable[[], None]]:
-    """`put`, which puts a hook on, or nothing where the diagnostics are off."""
-
-    @wraps(put)
-    def maybe(*args: P.args, **kwargs: P.kwargs) -> Callable[[], None]:
-        return all_off() if disabled() else put(*args, **kwargs)
-
-    return maybe
-
-
-@_unless_off
 def after(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor: HasGuard) -> Callable[[], None]:
     """Call `seen` after each call of `owner.name`; what the function takes and returns stays as it is.
 
@@ -141,26 +130,26 @@ def after(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor:
         HookError: the function is not there, or lacks one of `parameters`. A subclass's function that takes any
             arguments is accepted, if the function below it has them.
     """
-    original, signature = _checked(owner, name, parameters)
-    return replace(owner, name, original, _followed(original, signature, seen, monitor))
+    return _put(owner, name, parameters, partial(_followed, seen=seen, monitor=monitor))
 
 
-@_unless_off
 def after_each(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor: HasGuard) -> Callable[[], None]:
     """Call `seen` after each call of whatever function `owner.name(name)` gives; otherwise as `after`.
 
     For losses that are looked up in a registry, a user's own too.
     """
-    original, _ = _checked(owner, name, ("name",))
 
-    def looked_up(*args: Any, **kwargs: Any) -> Any:
-        function = original(*args, **kwargs)
-        with monitor.guard("integration_errors"):
-            signature = _taking(function.__name__, inspect.signature(function), parameters)
-            return wraps(function)(_followed(function, signature, seen, monitor))
-        return function
+    def made(original: Function, _: inspect.Signature) -> Function:
+        def looked_up(*args: Any, **kwargs: Any) -> Any:
+            function = original(*args, **kwargs)
+            with monitor.guard("integration_errors"):
+                signature = _taking(function.__name__, inspect.signature(function), parameters)
+                return wraps(function)(_followed(function, signature, seen, monitor))
+            return function
 
-    return replace(owner, name, original, looked_up)
+        return looked_up
+
+    return _put(owner, name, ("name",), made)
 
 
 def _taking(place: str, signature: inspect.Signature, parameters: Sequence[str]) -> inspect.Signature:
@@ -169,9 +158,7 @@ def _taking(place: str, signature: inspect.Signature, parameters: Sequence[str])
     return signature
 
 
-def _followed(
-    original: Callable[..., Any], signature: inspect.Signature, seen: Seen, monitor: HasGuard
-) -> Callable[..., Any]:
+def _followed(original: Function, signature: inspect.Signature, seen: Seen, monitor: HasGuard) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         with monitor.guard("integration_errors"):
@@ -181,24 +168,29 @@ def _followed(
     return call
 
 
-@_unless_off
 def before(owner: Any, name: str, parameters: Sequence[str], coming: Coming, monitor: HasGuard) -> Callable[[], None]:
     """Call `coming` before each call of `owner.name`; otherwise as `after`.
 
     For functions that change their arguments in place, or end what is still to be written to.
     """
-    original, signature = _checked(owner, name, parameters)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with monitor.guard("integration_errors"):
-            coming(signature.bind(*args, **kwargs).arguments)
-        return original(*args, **kwargs)
+    def made(original: Function, signature: inspect.Signature) -> Function:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with monitor.guard("integration_errors"):
+                coming(signature.bind(*args, **kwargs).arguments)
+            return original(*args, **kwargs)
 
-    return replace(owner, name, original, call)
+        return call
+
+    return _put(owner, name, parameters, made)
 
 
-def _checked(owner: Any, name: str, parameters: Sequence[str]) -> tuple[Callable[..., Any], inspect.Signature]:
-    """The function and its signature; HookError if it is not there, or lacks one of `parameters`."""
+def _put(
+    owner: Any, name: str, parameters: Sequence[str], make: Callable[[Function, inspect.Signature], Function]
+) -> Callable[[], None]:
+    """Put what `make` gives in place of a function; HookError if that is not there, or lacks one of `parameters`."""
+    if disabled():
+        return all_off()
     place = f"{getattr(owner, '__name__', type(owner).__name__)}.{name}"
     original = getattr(owner, name, None)
     if not callable(original):
@@ -207,10 +199,10 @@ def _checked(owner: Any, name: str, parameters: Sequence[str]) -> tuple[Callable
         signature = _signature(owner, name, original, parameters)
     except (ValueError, TypeError) as error:  # of something that is written in C, say
         raise HookError(f"{place}: its arguments cannot be read, {error}") from error
-    return original, _taking(place, signature, parameters)
+    return replace(owner, name, original, make(original, _taking(place, signature, parameters)))
 
 
-def _signature(owner: Any, name: str, original: Callable[..., Any], parameters: Sequence[str]) -> inspect.Signature:
+def _signature(owner: Any, name: str, original: Function, parameters: Sequence[str]) -> inspect.Signature:
     """Of `original`; where a subclass takes whatever comes, as `(*args, **kwargs)`, of the method below it."""
     own = inspect.signature(original)
     signature, is_class = own, inspect.isclass(owner)
@@ -227,7 +219,7 @@ def _signature(owner: Any, name: str, original: Callable[..., Any], parameters: 
     return signature if all(parameter in signature.parameters for parameter in parameters) else own
 
 
-def replace(owner: Any, name: str, original: Callable[..., Any], call: Callable[..., Any]) -> Callable[[], None]:
+def replace(owner: Any, name: str, original: Function, call: Function) -> Callable[[], None]:
     """Put `call` in place of `owner.name`, which is `original`; gives a function that undoes it.
 
     If something else has replaced it meanwhile, that stays, and what is below then does as `original`.
@@ -257,7 +249,7 @@ def replace(owner: Any, name: str, original: Callable[..., Any], call: Callable[
 class OnObject:
     """A hook on one object alone; a copy of that object has its class's own method again."""
 
-    def __init__(self, owner: Any, name: str, call: Callable[..., Any], original: Callable[..., Any]) -> None:
+    def __init__(self, owner: Any, name: str, call: Function, original: Function) -> None:
         update_wrapper(self, original)  # first, as it brings all attributes of a hook that is there already
         if "__signature__" in vars(self):  # of the function below a method, with `self`; Ray writes one
             self.__signature__ = inspect.signature(original)

@@ -173,7 +173,6 @@ def _with_the_same_tokens(settings: Mapping[str, object]) -> int:
 
 
 def _monitor(settings: Mapping[str, object]) -> Monitor:
-    """One that knows the run's settings."""
     of_sequences = bool(settings.get("loss_fn.sequence_level_importance_ratios"))
     ppo = "ppo.num_prompts_per_step" in settings
     return Monitor(

@@ -108,8 +108,6 @@ def install() -> None:
 
 
 def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
-    """See the experiences that are made."""
-
     def on_experiences(made: Any, _: Mapping[str, Any]) -> None:
         for experience in made:
             kit.observe_before_update(

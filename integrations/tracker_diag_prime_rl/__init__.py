@@ -173,7 +173,6 @@ class _Watch:
         return bool(self._sequences)
 
     def sequence(self, inputs: Any) -> None:
-        """Keep the tensors of one sequence."""
         with self._monitor.guard("integration_errors"):
             kept = {
                 "old_logprobs": inputs.trainer_logprobs,
@@ -194,7 +193,6 @@ class _Watch:
             self.share.stepped(step)
 
     def ended(self) -> None:
-        """Training is over."""
         with self._monitor.guard("integration_errors"):
             self._observe()
         self._monitor.close()

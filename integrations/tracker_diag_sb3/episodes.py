@@ -68,7 +68,6 @@ class Episodes:
 
     @property
     def has_news(self) -> bool:
-        """Whether a row is worth it."""
         return bool(self.ended) or self._overdue > 0
 
     @property

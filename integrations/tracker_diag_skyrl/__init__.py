@@ -91,8 +91,6 @@ def from_rollout(config: Mapping[str, object]) -> bool:
 
 
 class _Batches:
-    """Takes in the batches of one run."""
-
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._warned = False
@@ -105,7 +103,6 @@ class _Batches:
         self._about = {name: about.get(name) for name in ("is_last_step", "uids")} | {"rewards": result.get("rewards")}
 
     def observe(self, batch: Any) -> None:
-        """Hand over a `TrainingInputBatch`."""
         about, self._about = self._about, {}
         old = batch.get("action_log_probs")
         if old is None:

@@ -34,7 +34,6 @@ class Guarded:
 
     @property
     def can(self) -> tuple[Action, ...]:
-        """What is within reach."""
         given: dict[Action, bool] = {
             "stop_training": True,
             "save_state": True,
@@ -80,7 +79,6 @@ class Guarded:
             self._saved = None
 
     def close(self) -> None:
-        """Training is over."""
         self.stepped()
         if self._steps:
             self._steps.close()

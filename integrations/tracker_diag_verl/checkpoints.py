@@ -50,12 +50,10 @@ class Checkpoints:
             self._resume(loaded)
 
     def logged(self) -> None:
-        """A row has come."""
         if self._saved is not None:
             self._saved.logged()
 
     def leave(self) -> None:
-        """The run is over."""
         self._monitor = self._saved = None
 
     def _on_saved(self, _: Any, given: Mapping[str, Any]) -> None:

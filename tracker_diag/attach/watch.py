@@ -69,7 +69,6 @@ class Watch:
                 _log.warning("runs of %s are not watched: %s", kind.name, error)
 
     def _look(self) -> None:
-        """Attach to the runs that are underway."""
         for tracker in active_trackers() if self._on else ():
             self._begun(tracker)
 

@@ -115,7 +115,6 @@ class Recorder(Unlocked):
 
     @property
     def rank(self) -> int:
-        """Of this process."""
         return self._place()[0]
 
     def updated(self) -> None:

@@ -208,8 +208,6 @@ def read_baseline(given: Baseline) -> tuple[FinishedRun, ...]:
 
 
 class _Place(NamedTuple):
-    """Where the diagnostics go."""
-
     tracker: Tracker
     logger: object = None
     """The target, where that is but a logger around the tracker."""

@@ -62,7 +62,6 @@ class Checkpoint:
         return not self.incidents
 
     def state_dict(self) -> dict[str, Any]:
-        """In JSON values."""
         return asdict(self) | {"incidents": list(self.incidents)}
 
 

@@ -84,7 +84,6 @@ class Decision:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "Decision":
-        """The decision that `state_dict` was taken of."""
         to, orders = state["rollback_to"], tuple(Order(**order) for order in state["orders"])
         kept: dict[str, Any] = {**state, "rollback_to": of_state(to) if to else None, "orders": orders}
         return cls(**kept)

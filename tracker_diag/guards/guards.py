@@ -47,7 +47,7 @@ class Guards:
     def __init__(self, own: Guarded, rules: Collection[str], health: Health, ranks: Ranks | None) -> None:
         self.guards = guards_of(own, rules)
         self.checkpoints = Register()
-        self._memories = [Memory() for _ in self.guards]
+        self._each = [(guard, Memory()) for guard in self.guards]
         self._limits = Limits()
         self._health, self._ranks = health, ranks
         self._agreement = Agreement(ranks, self.checkpoints, health) if ranks else None
@@ -88,8 +88,8 @@ class Guards:
             if self.guards or self.checkpoints:
                 self._last |= control.remembered(series)
                 firing = self._incidents(run)
-                texts = [text for guard, memory in self._each() for text in self._held(guard, memory, step, firing)]
-                dry = [self._wish(guard, memory, step, firing) for guard, memory in self._each() if not guard.act]
+                texts = [text for guard, memory in self._each for text in self._held(guard, memory, step, firing)]
+                dry = [self._wish(guard, memory, step, firing) for guard, memory in self._each if not guard.act]
                 texts += [wish.order.why for wish in dry if wish]
                 texts += self._told_unasked(step, firing)
         return texts
@@ -130,7 +130,7 @@ class Guards:
         return decision, texts
 
     def _acting(self) -> list[tuple[str, Memory]]:
-        return [(guard.model_dump_json(), memory) for guard, memory in self._each() if guard.act]
+        return [(guard.model_dump_json(), memory) for guard, memory in self._each if guard.act]
 
     def forget(self) -> None:
         """A step begins: what the rules have said of the last one is not fresh any more."""
@@ -172,27 +172,24 @@ class Guards:
 
         How often a guard has acted is never taken back: the state may be that of a checkpoint it went back to.
         """
-        counted = [(memory.times, memory.last) for memory in self._memories]
+        counted = [(memory, memory.times, memory.last) for _, memory in self._each]
         self._load(state["accounts"])
         self._limits.load_state_dict(state["limits"])
-        for (_, memory), counts in zip(self._each(), counted, strict=True):
-            memory.raise_to(*counts)
+        for memory, times, last in counted:
+            memory.raise_to(times, last)
         self.checkpoints.load_state_dict(state["checkpoints"])
         self._seen = []
 
     def _accounts(self) -> dict[str, Any]:
-        kept = [[guard.model_dump_json(), memory.state_dict()] for guard, memory in self._each()]
+        kept = [[guard.model_dump_json(), memory.state_dict()] for guard, memory in self._each]
         return {"guards": kept, "last": dict(self._last)}
 
     def _load(self, accounts: Mapping[str, Any]) -> None:
         kept = dict(accounts["guards"])
-        for i, guard in enumerate(self.guards):
+        for guard, memory in self._each:
             if (state := kept.get(guard.model_dump_json())) is not None:
-                self._memories[i] = Memory.of_state(state)
+                memory.load_state_dict(state)
         self._last = dict(accounts["last"])
-
-    def _each(self) -> list[tuple[Guard, Memory]]:
-        return list(zip(self.guards, self._memories, strict=True))
 
     def _incidents(self, run: HasFindings) -> Sequence[Incident]:
         """Those that are ongoing; their changes are recorded."""
@@ -204,7 +201,7 @@ class Guards:
         if seen != self._seen:
             self._seen, there = seen, {identity(finding) for finding in findings}
             self._firing = [incident for incident in run.incidents if incident.state == "firing"]
-            for memory in self._memories:
+            for _, memory in self._each:
                 memory.follow(self._firing, there)
             for incident in self._firing:
                 if LOUD.holds(incident):
@@ -236,7 +233,7 @@ class Guards:
     def _decided(self, step: int, firing: Sequence[Incident], can: Collection[Action]) -> tuple[Decision, list[str]]:
         """What guards that act want, what others give way to first; and what is new of that."""
         wishes, texts = list[Wish](), list[str]()
-        acting = [pair for pair in self._each() if pair[0].act and self._failures[pair[0].do] < FAILURES]
+        acting = [pair for pair in self._each if pair[0].act and self._failures[pair[0].do] < FAILURES]
         for guard, memory in sorted(acting, key=lambda pair: -strength(pair[0].do)):
             above = overruled(guard.do, [wish.order.do for wish in wishes if not wish.order.dry])
             if memory.since is not None:
@@ -316,7 +313,7 @@ class Guards:
 
     def _told_unasked(self, step: int, firing: Sequence[Incident]) -> list[str]:
         """That guards that act are due, and nobody asks; once."""
-        due = [guard.do for guard, memory in self._each() if guard.act and self._due(guard, memory, step, firing)]
+        due = [guard.do for guard, memory in self._each if guard.act and self._due(guard, memory, step, firing)]
         if self._unasked < 0 or not due:
             return []
         self._unasked += 1

@@ -65,11 +65,9 @@ class Memory:
         known = [[*name, severity] for name, severity in self.known.items()]
         return {"times": self.times, "last": self.last, "since": self.since, "value": self.value, "known": known}
 
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> "Memory":
-        """The memory that `state_dict` was taken of."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         known = {(rule, pair, slice, onset): severity for rule, pair, slice, onset, severity in state["known"]}
-        return cls(state["times"], state["last"], state["since"], state["value"], known)
+        vars(self).update({name: state[name] for name in ("times", "last", "since", "value")}, known=known)
 
 
 Counts: TypeAlias = Mapping[str, tuple[int, int | None]]

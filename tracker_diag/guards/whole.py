@@ -10,7 +10,7 @@ import os
 import pickletools
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -195,22 +195,16 @@ def _values(content: IO[bytes]) -> Iterator[Any]:
         code: pickletools.OpcodeInfo
         argument: Any
         for code, argument, _ in pickletools.genops(content):
-            if code.name in ("BINPUT", "LONG_BINPUT", "PUT"):
-                memo[argument] = last
-            elif code.name == "MEMOIZE":
-                memo[len(memo)] = last
-            else:
-                before, last = last, _value(code.name, argument, memo, before=before, last=last)
-                if last is not None:
-                    yield last
+            if code.name in ("BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"):
+                memo[len(memo) if argument is None else argument] = last
+                continue
+            value = argument if isinstance(argument, str | int | bytes) else None
+            if code.name in ("BINGET", "LONG_BINGET", "GET"):
+                value = memo.get(argument)
+            elif code.name == "STACK_GLOBAL":  # a name, of its two parts before
+                value = f"{before} {last}"
+            before, last = last, None if code.name in ("PROTO", "FRAME") else value
+            if last is not None:
+                yield last
     except (IndexError, EOFError, UnicodeDecodeError) as error:
         raise ValueError(str(error)) from error
-
-
-def _value(code: str, argument: Any, memo: Mapping[int, Any], *, before: Any, last: Any) -> Any:
-    """The text, number or name that an instruction of a pickle puts on its stack; else None."""
-    if code in ("BINGET", "LONG_BINGET", "GET"):
-        return memo.get(argument)
-    if code == "STACK_GLOBAL":  # a name, of its two parts before
-        return f"{before} {last}"
-    return argument if isinstance(argument, str | int | bytes) and code not in ("PROTO", "FRAME") else None
