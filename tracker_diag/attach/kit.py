@@ -253,7 +253,7 @@ def unless_changed(
             hooks.callback(after(...))
 
     If a module, a function or an attribute has changed, nothing is raised. The block's hooks are taken off, its rest is
-    left out, and `tell_changed` says so, unless another process `tells` it.
+    left out. `tell_changed` says so, if this process `tells`.
     """
     hooks = ExitStack()
     try:
