@@ -226,9 +226,10 @@ def _place_of(target: Any, run_id: str | None) -> _Place:
         )
     if tracker := tracker_of(target, run_id=run_id):
         return _Place(tracker)
-    inner = _inside(target)
-    if inner is not None and (tracker := tracker_of(inner, run_id=getattr(target, "run_id", None))):
-        return _Place(tracker, target)
+    if {base.__module__.partition(".")[0] for base in type(target).__mro__} & FRAMEWORKS:
+        inner = getattr(target, "experiment", None) or getattr(target, "tracker", None)
+        if inner is not None and (tracker := tracker_of(inner, run_id=getattr(target, "run_id", None))):
+            return _Place(tracker, target)
     if tracker := CallTracker.find(target):
         return _Place(tracker, function=is_function(target))
     trackers = ", ".join(that_can("listen"))
@@ -238,14 +239,6 @@ def _place_of(target: Any, run_id: str | None) -> _Place:
         "tracker of accelerate; or anything with log(data, step), log_metrics(metrics, step) or a call of "
         f"(metrics, step){left_out}"
     )
-
-
-def _inside(target: Any) -> Any:
-    """The tracker inside a logger of Lightning or a tracker of accelerate; None if it is neither."""
-    homes = {base.__module__.partition(".")[0] for base in type(target).__mro__}
-    if not homes & FRAMEWORKS:
-        return None
-    return getattr(target, "experiment", None) or getattr(target, "tracker", None)
 
 
 def _with_diag(target: Any, monitor: Monitor, *, function: bool) -> Any:
