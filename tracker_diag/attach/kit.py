@@ -10,7 +10,7 @@ needs the framework: `on_demand`.
 import logging
 import weakref
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
@@ -217,14 +217,19 @@ def watch_once(owner: object, monitor: Monitor, framework: str) -> None:
     monitor.at_close(ended)
 
 
+CHANGED = (HookError, AttributeError, ImportError, LookupError, TypeError)
+"""What is raised by a module, an attribute or an argument that is not as it was."""
+
+
 class Hooks(ExitStack):
-    """The hooks on one framework, part by part: where one of these is not as it was, the others stay.
+    """The hooks on one framework, part by part, all of a part or none.
 
         hooks = Hooks("AReaL", TESTED)
         with hooks.part("metrics are not heard") as on:
             on.callback(before(...))
 
-    `close` takes all of them off. For the arguments see `unless_changed`.
+    If a module, a function or an attribute has changed, nothing is raised. The part's hooks are taken off, its rest is
+    left out, and the other parts stay. `tell_changed` says so, if this process `tells`. `close` takes all hooks off.
     """
 
     def __init__(self, name: str, tested: str, *, tells: bool = True) -> None:
@@ -233,37 +238,22 @@ class Hooks(ExitStack):
 
     @contextmanager
     def part(self, lost: str) -> Generator[ExitStack, None, None]:
-        """As `unless_changed`, for what is `lost` without this part."""
-        with unless_changed(self._name, self._tested, lost, tells=self._tells) as on:
+        """Put hooks on, for what is `lost` without them."""
+        on = ExitStack()
+        self.callback(on.close)
+        try:
             yield on
-            self.callback(on.close)
+        except BaseException as error:
+            on.close()
+            if not isinstance(error, CHANGED):
+                raise
+            if self._tells:
+                tell_changed(self._name, self._tested, error, lost)
 
 
-CHANGED = (HookError, AttributeError, ImportError, LookupError, TypeError)
-"""What is raised by a module, an attribute or an argument that is not as it was."""
-
-
-@contextmanager
-def unless_changed(
-    name: str, tested: str, lost: str = NOTHING, *, tells: bool = True
-) -> Generator[ExitStack, None, None]:
-    """Put on the hooks of one framework, or of one part of it, all of them or none.
-
-        with unless_changed("AReaL", TESTED) as hooks:
-            hooks.callback(after(...))
-
-    If a module, a function or an attribute has changed, nothing is raised. The block's hooks are taken off, its rest is
-    left out. `tell_changed` says so, if this process `tells`.
-    """
-    hooks = ExitStack()
-    try:
-        yield hooks
-    except BaseException as error:
-        hooks.close()
-        if not isinstance(error, CHANGED):
-            raise
-        if tells:
-            tell_changed(name, tested, error, lost)
+def unless_changed(name: str, tested: str, lost: str = NOTHING) -> AbstractContextManager[ExitStack]:
+    """A part of a framework that has no other, or nothing to take off."""
+    return Hooks(name, tested).part(lost)
 
 
 def monitor_knowing(make: Callable[[], Monitor], name: str, tested: str) -> Monitor:
