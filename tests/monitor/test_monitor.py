@@ -829,8 +829,8 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 23; leave it out, and the diagnostics begin anew"),
-        ({"version": 23}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({}, "state: version None given, expected 24; leave it out, and the diagnostics begin anew"),
+        ({"version": 24}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):

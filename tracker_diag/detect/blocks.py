@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from tracker_diag.detect.saved import Saved
 from tracker_diag.errors import SourceError
 from tracker_diag.stats.arrays import Float64Array
 
@@ -42,7 +43,7 @@ Settings = TypeVar("Settings", bound=BlockSettings)
 
 
 @dataclass
-class BlockDetector(ABC, Generic[Settings]):
+class BlockDetector(Saved, ABC, Generic[Settings]):
     """One series against its own frozen baseline, judged at the end of each block of valid steps."""
 
     settings: Settings
@@ -141,16 +142,11 @@ class BlockDetector(ABC, Generic[Settings]):
         """Begin anew with the baseline, without a burn-in: the series is not at zero any more."""
         seen = min(self.seen, self.settings.burn_in)
         anew = type(self)(self.settings, self.scale, self.direction, self.matters, self.disjoint, seen=seen)
-        for name in self._state_names:
+        for name in self._kept():
             setattr(self, name, getattr(anew, name))
 
-    def state_dict(self) -> dict[str, object]:
-        """All that `load_state_dict` needs, in JSON values."""
-        state: dict[str, object] = {"settings": asdict(self.settings)}
-        for name in self._state_names:
-            value = getattr(self, name)
-            state[name] = list(value) if isinstance(value, list) else value
-        return state
+    def state_dict(self) -> dict[str, Any]:
+        return {"settings": asdict(self.settings)} | super().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken, bit for bit: JSON in Python keeps floats exactly.
@@ -158,16 +154,13 @@ class BlockDetector(ABC, Generic[Settings]):
         Raises:
             SourceError: if `state` is not of this kind of detector, or of one with other settings.
         """
-        if given := sorted({"settings", *self._state_names} ^ set(state)):
+        if given := sorted({"settings", *self._kept()} ^ set(state)):
             raise SourceError(f"{type(self).__name__}: {', '.join(given)} missing or unknown in the saved state")
         if state["settings"] != asdict(self.settings):
             raise SourceError(f"{type(self).__name__}: saved with {state['settings']}, expected {self.settings}")
-        for name in self._state_names:
-            value = state[name]
-            setattr(self, name, list(value) if isinstance(value, list) else value)
+        super().load_state_dict(state)
 
-    @property
-    def _state_names(self) -> list[str]:
+    def _kept(self) -> list[str]:
         return [name for name in vars(self) if name not in ("settings", "scale", "direction", "matters", "disjoint")]
 
     @property

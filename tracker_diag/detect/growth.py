@@ -6,12 +6,13 @@ And a third that holds the run against earlier ones, where they are given.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tracker_diag.detect.blocks import Direction, Scale
 from tracker_diag.detect.cusum import BlockCusum, CusumSettings, few_values
 from tracker_diag.detect.esr import BlockEsr, EsrSettings
 from tracker_diag.detect.known import KnownCusum
+from tracker_diag.detect.saved import Saved
 
 SHORT_RUN = 200
 """Rows of a run from which on signals look as far back as they are written to; in a shorter one less far."""
@@ -101,7 +102,7 @@ class GrowthSettings:
         return self.expected_steps is not None and self.expected_steps < SHORT_RUN
 
 
-class GrowthDetector:
+class GrowthDetector(Saved):
     """Growth of one series; what is read is that of the detector that decides.
 
     That is the short one until the run is long, by its expected or actual steps. The long one must also have a baseline
@@ -109,6 +110,8 @@ class GrowthDetector:
 
     With the values of `earlier` runs, one sequence a run, growth beyond theirs also counts, from the first step on.
     """
+
+    kept: ClassVar[tuple[str, ...]] = ("_short", "_long", "_steps", "handed_over")
 
     def __init__(
         self,
@@ -130,7 +133,7 @@ class GrowthDetector:
         """The step of the last value."""
         self._steps = 0
         """Valid steps ever, also those before `rebaseline`: a long run remains one."""
-        self._handed_over = False
+        self.handed_over = False
 
     def update(self, step: int, x: float, error: float | None = None, steps: int = 1) -> None:
         """Take the value of the series at `step`; see `BlockDetector.update`.
@@ -142,10 +145,10 @@ class GrowthDetector:
         self._long.update(step, x, error)
         if self._known and self._known.ready:
             self._known.update(step, x, error)
-        if not self._handed_over:
+        if not self.handed_over:
             self._short.update(step, x, error, steps)
             is_long = max(self._steps, self.settings.expected_steps or 0) > LONG_RUN
-            self._handed_over = is_long and self._long.holds is not None and not self._short.holds
+            self.handed_over = is_long and self._long.holds is not None and not self._short.holds
 
     def rebaseline(self) -> None:
         """Begin anew with the baselines, without a burn-in; what earlier runs kept to is normal no more."""
@@ -153,7 +156,7 @@ class GrowthDetector:
         self._long.rebaseline()
         if self._known:
             self._known.rebaseline()
-        self._handed_over = False
+        self.handed_over = False
 
     @property
     def holds(self) -> bool | None:
@@ -199,28 +202,19 @@ class GrowthDetector:
         """Valid steps; after `rebaseline` those of the burn-in and the new baseline."""
         return self._decides.seen
 
-    def state_dict(self) -> dict[str, object]:
-        """All that `load_state_dict` needs, in JSON values."""
-        return {
-            "short": self._short.state_dict(),
-            "long": self._long.state_dict(),
-            "steps": self._steps,
-            "handed_over": int(self._handed_over),
-            "known": self._known.state_dict() if self._known else None,
-        }
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"known": self._known and self._known.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken, bit for bit; the run may be expected to be longer or shorter than then."""
-        self._short.load_state_dict(state["short"])
-        self._long.load_state_dict(state["long"])
-        if known := state["known"]:
-            self._known = self._new_known()
-            self._known.load_state_dict(known)
-        self._steps, self._handed_over = state["steps"], bool(state["handed_over"])
+        super().load_state_dict(state)
+        if state["known"]:
+            self._known = self._known or self._new_known()
+            self._known.load_state_dict(state["known"])
 
     @property
     def _decides(self) -> BlockCusum | BlockEsr:
-        own = self._long if self._handed_over else self._short
+        own = self._long if self.handed_over else self._short
         known = self._known if self._known and self._known.ready else None
         return known if known and not own.holds and (known.holds or own.holds is None) else own
 

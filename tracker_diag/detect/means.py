@@ -1,7 +1,9 @@
 """A series of any length in bounded memory: means of blocks of one size over the whole run."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
+
+from tracker_diag.detect.saved import Saved
 
 MOST = 128
 """Means that are kept, at least: when there are twice as many, each two become one."""
@@ -10,8 +12,10 @@ LARGEST = 1e100
 
 
 @dataclass
-class BlockMeans:
+class BlockMeans(Saved):
     """At most `2 * MOST - 1` means of blocks of `size` values, with the last step of each."""
+
+    kept: ClassVar[tuple[str, ...]] = ("size", "means", "ends", "open")
 
     size: int = 1
     means: list[float] = field(default_factory=list[float])
@@ -32,7 +36,3 @@ class BlockMeans:
             self.means = [(a + b) / 2 for a, b in zip(self.means[::2], self.means[1::2], strict=True)]
             self.ends, self.size = self.ends[1::2], 2 * self.size
         return True
-
-    def state_dict(self) -> dict[str, Any]:
-        """The fields, in JSON values."""
-        return {"size": self.size, "means": list(self.means), "ends": list(self.ends), "open": list(self.open)}

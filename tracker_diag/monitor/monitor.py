@@ -44,7 +44,7 @@ from tracker_diag.trackers.tracker import Tracker
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 23
+STATE_VERSION = 24
 
 
 class Monitor(AbstractContextManager["Monitor"]):

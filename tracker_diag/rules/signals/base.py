@@ -2,19 +2,22 @@
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 from typing_extensions import Self
 
+from tracker_diag.detect.saved import Saved
 from tracker_diag.errors import UnknownName
+from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.metrics.registry import Algorithm
+from tracker_diag.records import Scalar
 from tracker_diag.rules.nodes import Limit, OrText, SeriesRef
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
-from tracker_diag.rules.series import Place, Series
+from tracker_diag.rules.series import LOST_AFTER, Place, Series
 
 CLOSED = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 """Refuses unknown fields, so that a typo is an error and not a blind rule."""
@@ -22,8 +25,6 @@ CLOSED = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 _BY_VERB: dict[str, type["Signal"]] = {}
 KINDS: dict[str, type["Signal"]] = {}
 """Every kind by its name. A class joins if it has a default for `kind`."""
-
-S = TypeVar("S", bound="Signal")
 
 
 class Verb(NamedTuple):
@@ -40,7 +41,7 @@ class Verb(NamedTuple):
 
 
 @dataclass(config=CLOSED, kw_only=True)
-class Signal:
+class Signal(Saved):
     """A question about the run, asked once a step: it holds, does not hold, or is unknown.
 
     In a rule it is data. `start` makes a copy for one place: call `update` once a step, in order. If more of a step
@@ -51,11 +52,16 @@ class Signal:
     """Whether it uses earlier values."""
     verbs: ClassVar[Mapping[str, Verb]] = {}
     """Its words in the short form."""
+    kept: ClassVar[tuple[str, ...]] = ("holds", "began")
 
     def __init_subclass__(cls) -> None:
         if "kind" in cls.__dict__:
             KINDS[cls.__dict__["kind"]] = cls
             _BY_VERB.update(dict.fromkeys(cls.verbs, cls))
+
+    def refs(self) -> list[SeriesRef]:
+        """The series that it reads, as they are given."""
+        return [ref for name in ("series", "relative_to", "other") if (ref := getattr(self, name, None)) is not None]
 
     def start(self, at: Place) -> Self:
         """A copy that is evaluated at one place."""
@@ -65,13 +71,20 @@ class Signal:
         return started
 
     def begin(self, at: Place) -> None:
-        """Set up what `update` needs."""
+        """Set up what `update` needs, with nothing seen so far."""
+        self._at = at
         self.holds: bool | None = None
         """Whether it holds at this step; None if it is unknown."""
         self.began: int | None = None
         """The step since which its level is what it is, if it is about a level and holds."""
-        self.looks_at: Sequence[Series] = ()
+        self.looks_at: tuple[Series, ...] = ()
         """Its series. A signal without series may be updated any number of times with one step."""
+        if series := getattr(self, "series", None):
+            self._series = at.series(series, getattr(self, "relative_to", None))
+            self.looks_at = (self._series,)
+        if other := getattr(self, "other", None):
+            self._other = at.series(other)
+            self.looks_at = (self._series, self._other)
 
     @abstractmethod
     def update(self, observed: Observed) -> None:
@@ -83,18 +96,50 @@ class Signal:
 
     def rebaseline(self) -> None:
         """Forget what was normal."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs, in JSON values."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken."""
+        if self.historical:
+            self.begin(self._at)
 
 
 def has_come(signal: Signal) -> bool:
     """Whether `signal` has data: it has no series, or one of them has had a value."""
     return not signal.looks_at or any(series.has_come for series in signal.looks_at)
+
+
+class Lasting(Signal):
+    """A signal that keeps its answer between two values, for `LOST_AFTER` steps."""
+
+    historical: ClassVar[bool] = True
+    kept: ClassVar[tuple[str, ...]] = ("_missed", "_last_step")
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._missed = 0
+        self._last_step: int | None = None
+        """The step of the last value."""
+
+    def update(self, observed: Observed) -> None:
+        now = self._series.now
+        if now is None:
+            self._missed += 1
+            self.holds = self.holds if self._missed <= LOST_AFTER else None
+        else:
+            self.holds = self._answer(observed.step, now)
+            self._missed, self._last_step = 0, observed.step
+
+    def reading(self) -> Reading:
+        if self._last_step is None:
+            return self._series.unknown()
+        if self._missed > LOST_AFTER:
+            return self._series.unknown(reason(Why.LOST, step=self._last_step))
+        return self._evidence()
+
+    @abstractmethod
+    def _answer(self, step: int, now: Scalar) -> bool | None:
+        """Take the value of a step in, and say whether the signal holds. `_missed` is of before."""
+
+    @abstractmethod
+    def _evidence(self) -> Reading:
+        """The reading, if the series has had a value of late."""
 
 
 @dataclass(config=CLOSED, kw_only=True)

@@ -1,7 +1,7 @@
 """A value divided by the mean, or by one of the largest values, of the series' baseline, against a limit."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -22,6 +22,7 @@ class BaselineRatio(Limited):
     verbs: ClassVar[Mapping[str, Verb]] = {
         "over_baseline": Verb(number="above", times="above"), "under_baseline": Verb(number="below", times="below"),
     }  # fmt: skip
+    kept: ClassVar[tuple[str, ...]] = ("_seen", "_sum", "_top")
 
     kind: Literal["baseline_ratio"] = "baseline_ratio"
     series: SeriesRef
@@ -30,8 +31,6 @@ class BaselineRatio(Limited):
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._series = at.series(self.series)
-        self.looks_at = (self._series,)
         self._burn_in, self._steps = at.settings.short.burn_in, at.settings.short.baseline
         self._seen, self._sum, self._top = 0, 0.0, list[float]()
 
@@ -61,10 +60,6 @@ class BaselineRatio(Limited):
         return self._series.reading(self.holds, now.value, self._baseline)
 
     def rebaseline(self) -> None:
-        self._seen, self._sum, self._top = min(self._seen, self._burn_in), 0.0, []
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"seen": self._seen, "sum": self._sum, "top": list(self._top)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._seen, self._sum, self._top = state["seen"], state["sum"], list(state["top"])
+        seen = min(self._seen, self._burn_in)
+        super().rebaseline()
+        self._seen = seen

@@ -1,7 +1,7 @@
 """A setting that has changed."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -18,6 +18,7 @@ class ConfigChanged(Signal):
     """A setting of the run differs from that at its start; `keys` are shell patterns over dotted names."""
 
     historical: ClassVar[bool] = True
+    kept: ClassVar[tuple[str, ...]] = ("_first", "_changed")
 
     kind: Literal["config_changed"] = "config_changed"
     keys: tuple[str, ...] = Field(min_length=1)
@@ -25,7 +26,7 @@ class ConfigChanged(Signal):
     def begin(self, at: Place) -> None:
         super().begin(at)
         self._first: dict[str, str] = {}
-        self._changed: list[Any] | None = None
+        self._changed: tuple[str, int] | None = None
         self._last: Mapping[str, object] | None = None
 
     def update(self, observed: Observed) -> None:
@@ -34,7 +35,7 @@ class ConfigChanged(Signal):
             present = {key: str(value) for key, value in matching(observed.config, self.keys)}
             for key, value in present.items():
                 if self._first.setdefault(key, value) != value and self._changed is None:
-                    self._changed = [f"{key}: {self._first[key]} → {value}", observed.step]
+                    self._changed = f"{key}: {self._first[key]} → {value}", observed.step
         self.holds = self._changed is not None if self._first else None
 
     def reading(self) -> Reading:
@@ -43,12 +44,3 @@ class ConfigChanged(Signal):
         if self._changed is None:
             return Reading("", "config", False)
         return Reading("", self._changed[0], True, onset=self._changed[1])
-
-    def rebaseline(self) -> None:
-        self._first, self._changed, self._last = {}, None, None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"first": dict(self._first), "changed": self._changed}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._first, self._changed = dict(state["first"]), state["changed"]

@@ -1,20 +1,21 @@
 """Spearman's correlation of two series."""
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from tracker_diag.detect.noise import ranks_of
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Place, horizon
 from tracker_diag.rules.signals.base import CLOSED, Limited
+from tracker_diag.stats.arrays import Float64Array
 
 EVERY = 5
 """Pairs of values after which it is computed again. It changes slowly and costs a sort."""
@@ -25,6 +26,7 @@ class Correlation(Limited):
     """Spearman's correlation of two series over the last `steps` at which both had a value."""
 
     historical: ClassVar[bool] = True
+    kept: ClassVar[tuple[str, ...]] = ("_recent", "_since", "_last")
 
     kind: Literal["correlation"] = "correlation"
     series: SeriesRef
@@ -33,8 +35,6 @@ class Correlation(Limited):
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._series, self._other = at.series(self.series), at.series(self.other)
-        self.looks_at = (self._series, self._other)
         self._recent: deque[tuple[float, float]] = deque(maxlen=horizon(self.steps, at.settings, part=4, fewest=16))
         self._since = 0
         self._last: float | None = None
@@ -61,28 +61,10 @@ class Correlation(Limited):
             return replace(shown, unknown=reason(Why.STILL))
         return replace(shown, holds=self.holds, value=self._last, n=len(self._recent))
 
-    def rebaseline(self) -> None:
-        self._recent.clear()
-        self._last = None
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"recent": [list(pair) for pair in self._recent], "since": self._since, "last": self._last}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._recent.clear()
-        self._recent.extend((value, other) for value, other in state["recent"])
-        self._since, self._last = state["since"], state["last"]
-
-
-def _spearman(values: Any) -> float | None:
+def _spearman(values: Float64Array) -> float | None:
     """Spearman's ρ of the columns of (n, 2), ties ranked in the middle; None if one column is constant."""
-    ranks = np.stack([_ranks(column) for column in values.T])
+    ranks = np.stack([ranks_of(column) for column in values.T])
     centred = ranks - ranks.mean(axis=1, keepdims=True)
     scale = float(np.sqrt((centred**2).sum(axis=1).prod()))
     return float(centred[0] @ centred[1] / scale) if scale > 0 else None
-
-
-def _ranks(values: Any) -> Any:
-    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return (last - (count - 1) / 2)[group]

@@ -1,7 +1,7 @@
 """The level of a series against its first one."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -31,6 +31,7 @@ class Gain(OverTheRun):
         "never_rises": Verb({"never": True}, required=False),
         "surely_thrives": Verb({"sure": True}, required=False),
     }  # fmt: skip
+    kept: ClassVar[tuple[str, ...]] = ("_risen", "_judged", "_lapsed")
 
     kind: Literal["gain"] = "gain"
     never: bool = False
@@ -79,14 +80,3 @@ class Gain(OverTheRun):
         if gain is None:
             return self._series.unknown()
         return self._series.reading(self.holds, self._in_unit(gain.now), self._in_unit(gain.first))
-
-    def rebaseline(self) -> None:
-        super().rebaseline()
-        self._risen, self._judged, self._lapsed = 0, 0, SHORTEST
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"throve": [self._risen, self._judged, self._lapsed]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._risen, self._judged, self._lapsed = state["throve"]
-        super().load_state_dict(state)

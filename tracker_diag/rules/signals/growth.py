@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -11,22 +11,23 @@ from tracker_diag.detect.blocks import Scale
 from tracker_diag.detect.growth import GrowthDetector
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.statistics import OF_STEP
+from tracker_diag.records import Scalar
 from tracker_diag.rules.nodes import Direction, SeriesRef
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
-from tracker_diag.rules.series import LOST_AFTER, Place
-from tracker_diag.rules.signals.base import CLOSED, Signal, Verb
+from tracker_diag.rules.series import Place
+from tracker_diag.rules.signals.base import CLOSED, Lasting, Verb
 
 
 @dataclass(config=CLOSED, kw_only=True)
-class Growth(Signal):
+class Growth(Lasting):
     """Sustained change for the worse against the series' own frozen baseline."""
 
-    historical: ClassVar[bool] = True
     verbs: ClassVar[Mapping[str, Verb]] = {
         "grows": Verb(times="factor", required=False),
         "shrinks": Verb({"direction": "falling"}, times="factor", required=False),
     }  # fmt: skip
+    kept: ClassVar[tuple[str, ...]] = ("_detector", "_last")
 
     kind: Literal["growth"] = "growth"
     series: SeriesRef
@@ -42,8 +43,6 @@ class Growth(Signal):
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._series = at.series(self.series, self.relative_to)
-        self.looks_at = (self._series,)
         # A ratio of two positive series is positive, and halving it is as much as doubling it.
         metric = self._series.definition
         self._scale: Scale = "log" if self.relative_to else metric.scale
@@ -55,44 +54,35 @@ class Growth(Signal):
                 earlier=at.earlier.values(self._series.keys) if self._scale == "log" else (),
             )  # fmt: skip
         self._detector = self._series.growth[alike]
-        self._last: tuple[float, int | None] | None = None
-        self._last_step, self._missed = 0, 0
+        self._last: tuple[float, int | None] = 0.0, None
+        """The last value, and what it is made of."""
         self._missed_at: int | None = None
         """The last step that counts as missed. If its value comes in a later call, it was not."""
 
     def update(self, observed: Observed) -> None:
-        now = self._series.now
-        if now is not None:
-            # A slice with few tokens has a value only every few steps. Its baseline lasts as many steps as any other.
-            if self._detector.step != observed.step:
-                missed = self._missed - (self._missed_at == observed.step)
-                steps = missed + 1 if self._disjoint else 1
-                # Only a baseline is judged by its errors.
-                error = now.error if self._scale == "log" and self._detector.baseline is None else None
-                self._detector.update(observed.step, now.value, error, steps)
-            self._last, self._last_step, self._missed = (now.value, now.n), observed.step, 0
-            self.holds = self._judged()
-            return
-        self._missed, self._missed_at = self._missed + 1, observed.step
-        if self._missed > LOST_AFTER:
-            self.holds = None
+        super().update(observed)
+        if self._missed:
+            self._missed_at = observed.step
 
-    def reading(self) -> Reading:
-        if self._last is None:
-            return self._series.unknown()
-        if self._missed > LOST_AFTER:
-            return self._series.unknown(reason(Why.LOST, step=self._last_step))
-        (value, n), detector = self._last, self._detector
-        shown = Reading("", self._series.name, self.holds, value, detector.baseline, n, detector.onset)
-        return replace(shown, keys=tuple(self._series.keys), unknown=_needs(detector) if self.holds is None else None)
-
-    def _judged(self) -> bool | None:
+    def _answer(self, step: int, now: Scalar) -> bool | None:
         """Whether the series has grown, and by enough."""
-        detector, holds = self._detector, self._detector.holds
-        if not holds or detector.value is None or self._last is None:
-            return holds
-        grown = self._is_off(detector.value, self.factor) and self._is_off(self._last[0], self.each)
+        self._last, detector = (now.value, now.n), self._detector
+        # A slice with few tokens has a value only every few steps. Its baseline lasts as many steps as any other.
+        if detector.step != step:
+            missed = self._missed - (self._missed_at == step)
+            steps = missed + 1 if self._disjoint else 1
+            # Only a baseline is judged by its errors.
+            error = now.error if self._scale == "log" and detector.baseline is None else None
+            detector.update(step, now.value, error, steps)
+        if not detector.holds or detector.value is None:
+            return detector.holds
+        grown = self._is_off(detector.value, self.factor) and self._is_off(now.value, self.each)
         return grown and (detector.is_new or not self.anew)
+
+    def _evidence(self) -> Reading:
+        (value, n), detector = self._last, self._detector
+        shown = self._series.reading(self.holds, value, detector.baseline, detector.onset)
+        return replace(shown, n=n, unknown=_needs(detector) if self.holds is None else None)
 
     def _is_off(self, value: float, factor: float | None) -> bool:
         """Whether `value` differs from the baseline by `factor`; without a factor, always."""
@@ -104,16 +94,6 @@ class Growth(Signal):
     def rebaseline(self) -> None:
         self._detector.rebaseline()
         self.holds = None
-
-    def state_dict(self) -> dict[str, Any]:
-        last = list(self._last) if self._last else None
-        return {"detector": self._detector.state_dict(), "last": last, "step": self._last_step, "missed": self._missed}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._detector.load_state_dict(state["detector"])
-        self._last = (state["last"][0], state["last"][1]) if state["last"] else None
-        self._last_step, self._missed = state["step"], state["missed"]
-        self.holds = self._judged() if self._missed <= LOST_AFTER else None
 
 
 def _needs(detector: GrowthDetector) -> Reason:

@@ -1,7 +1,7 @@
 """A series that does not follow another one."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import astuple, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
@@ -12,7 +12,7 @@ from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
-from tracker_diag.rules.series import Place, Series
+from tracker_diag.rules.series import Place
 from tracker_diag.rules.signals.base import CLOSED, Signal
 
 CEILING = 0.9
@@ -24,6 +24,7 @@ class LeftBehind(Signal):
     """The series stays behind while `other` gains: detect/following.py."""
 
     historical: ClassVar[bool] = True
+    kept: ClassVar[tuple[str, ...]] = ("_leader", "_follower")
 
     kind: Literal["left_behind"] = "left_behind"
     series: SeriesRef
@@ -33,10 +34,8 @@ class LeftBehind(Signal):
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._series, self._other = at.series(self.series), at.series(self.other)
-        self.looks_at = (self._series, self._other)
-        self._signs = [-1.0 if each.definition.worse == "higher" else 1.0 for each in (self._series, self._other)]
-        self._kept = [BlockMeans(), BlockMeans()]
+        self._signs = [-1.0 if each.definition.worse == "higher" else 1.0 for each in self.looks_at]
+        self._follower, self._leader = BlockMeans(), BlockMeans()
         self._more = False
         """Whether a block has ended since the last judgement."""
         self._last: Following | None = None
@@ -44,16 +43,15 @@ class LeftBehind(Signal):
         """Where the two separated, until they meet again."""
 
     def update(self, observed: Observed) -> None:
-        for series, kept, sign in zip((self._series, self._other), self._kept, self._signs, strict=True):
+        for series, means, sign in zip(self.looks_at, (self._follower, self._leader), self._signs, strict=True):
             if series.new and series.now is not None:
-                self._more |= kept.append(observed.step, sign * series.now.value)
+                self._more |= means.append(observed.step, sign * series.now.value)
         if self._series.new and self._more:
             self._judge()
             self._more = False
 
     def _judge(self) -> None:
-        kept, other = self._kept
-        self._last = last = following(other, kept)
+        self._last = last = following(self._leader, self._follower)
         if last is None:
             self.holds = None
             return
@@ -65,28 +63,21 @@ class LeftBehind(Signal):
 
     def reading(self) -> Reading:
         if self._last is None:
-            lacking = self._lacking()
-            few = reason(Why.FEW_VALUES, have=len(self._kept[0].means), needed=FEWEST)
-            return lacking.unknown(None if lacking.now is None and not self._kept[0].means else few)
-        since, now = self._parted or self._last, self._signs[0] * self._last.now
+            have = len(self._follower.means)
+            if not have and self._series.now is None:
+                return self._series.unknown()
+            lacking = self._other if have and not self._leader.means else self._series
+            return lacking.unknown(reason(Why.FEW_VALUES, have=have, needed=FEWEST))
+        since, sign = self._parted or self._last, self._signs[0]
         onset = since.step if self.holds else None
-        shown = Reading(
-            "", self._series.name, self.holds, now, self._signs[0] * since.before, onset=onset, at=since.step
-        )
-        return replace(shown, keys=tuple(self._series.keys))
-
-    def _lacking(self) -> Series:
-        return self._other if self._kept[0].means and not self._kept[1].means else self._series
-
-    def rebaseline(self) -> None:
-        self._kept, self._last, self._parted, self.holds = [BlockMeans(), BlockMeans()], None, None, None
+        shown = self._series.reading(self.holds, sign * self._last.now, sign * since.before, onset)
+        return replace(shown, n=None, at=since.step)
 
     def state_dict(self) -> dict[str, Any]:
-        parted = asdict(self._parted) if self._parted else None
-        return {"kept": [kept.state_dict() for kept in self._kept], "parted": parted}
+        return super().state_dict() | {"parted": self._parted and list(astuple(self._parted))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._kept = [BlockMeans(**kept) for kept in state["kept"]]
-        self._parted = Following(**state["parted"]) if state["parted"] else None
-        if self._kept[0].means:
+        super().load_state_dict(state)
+        self._parted = Following(*state["parted"]) if state["parted"] else None
+        if self._follower.means:
             self._judge()

@@ -1,7 +1,7 @@
 """A rank that no longer reports."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -18,19 +18,22 @@ from tracker_diag.rules.signals.base import CLOSED, Signal
 class MissingRank(Signal):
     """A rank has not reported for `steps` steps. Only known if ranks report through a store."""
 
+    kept: ClassVar[tuple[str, ...]] = ("_since",)
+
     kind: Literal["missing_rank"] = "missing_rank"
     steps: int = Field(ge=1)
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._since: dict[int, int] = {}
-        """The first silent step of each rank, by its number."""
+        self._since: dict[str, int] = {}
+        """The first silent step of each rank, by its number as text."""
         self._missing: Mapping[Rank, int] | None = None
 
     def update(self, observed: Observed) -> None:
         self._missing, self.holds = observed.missing, None
         if self._missing is not None:
-            self._since = {rank.number: self._since.get(rank.number, observed.step) for rank in self._missing}
+            names = [str(rank.number) for rank in self._missing]
+            self._since = {name: self._since.get(name, observed.step) for name in names}
             self.holds = max(self._missing.values(), default=0) >= self.steps
 
     def reading(self) -> Reading:
@@ -40,10 +43,4 @@ class MissingRank(Signal):
         if longest is None:
             return Reading("", "ranks", False, 0)
         steps, missing = self._missing[longest], sum(n >= self.steps for n in self._missing.values())
-        return Reading("", str(longest), self.holds, steps, n=missing, onset=self._since[longest.number])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"since": [[number, step] for number, step in self._since.items()]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._since = {number: step for number, step in state["since"]}  # noqa: C416  # of lists
+        return Reading("", str(longest), self.holds, steps, n=missing, onset=self._since[str(longest.number)])

@@ -1,8 +1,7 @@
 """A metric or a log-ratio that is NaN or infinite."""
 
 import re
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -33,6 +32,8 @@ class NonFinite(Signal):
     the mean of a reward function that was not used at this step.
     """
 
+    kept: ClassVar[tuple[str, ...]] = ("_step", "_seen")
+
     kind: Literal["non_finite"] = "non_finite"
     which: Literal["any", "update", "gradient", "beside_gradient", "rest"] = "any"
     after: int = Field(default=0, ge=0)
@@ -55,12 +56,6 @@ class NonFinite(Signal):
         if self.holds is None:
             return Reading("", "any", None, unknown=reason(Why.UNCHECKED))
         return Reading("", "any", False, n=0)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"seen": [self._step, self._seen]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._step, self._seen = state["seen"]
 
     def _is_asked(self, name: str) -> bool:
         words = set(re.split(r"[^a-z]+", name.lower()))

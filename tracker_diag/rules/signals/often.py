@@ -28,6 +28,7 @@ class Often(Signal):
     """
 
     historical: ClassVar[bool] = True
+    kept: ClassVar[tuple[str, ...]] = ("_inner", "_recent", "_held", "_before", "_last")
 
     kind: Literal["often"] = "often"
     signal: Annotated[
@@ -56,8 +57,7 @@ class Often(Signal):
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._series, self._inner = at.series(self.series, self.relative_to), self.signal.start(at)
-        self.looks_at = (self._series,)
+        self._inner = self.signal.start(at)
         self._recent: deque[bool] = deque(maxlen=self.steps)
         self._held: deque[int] = deque(maxlen=self.steps)
         """The last steps at which it held, as many as `_recent` counts."""
@@ -77,9 +77,6 @@ class Often(Signal):
         if counts:
             self._held.append(observed.step)
             self._last = self._inner.reading()
-        self._judge()
-
-    def _judge(self) -> None:
         self.holds = sum(self._recent) >= self.count if len(self._recent) >= self.count else None
 
     def reading(self) -> Reading:
@@ -94,22 +91,11 @@ class Often(Signal):
         return replace(shown, holds=self.holds, onset=onset)
 
     def rebaseline(self) -> None:
-        self._inner.rebaseline()
-        self._recent.clear()
-        self._held.clear()
-        self._before, self.holds, self._last = False, None, None
-
-    def state_dict(self) -> dict[str, Any]:
-        counted = {"recent": list(self._recent), "held": list(self._held), "before": self._before}
-        last = self._last.state_dict() if self._last else None
-        return {"inner": self._inner.state_dict(), "last": last, **counted}
+        inner = self._inner
+        super().rebaseline()
+        self._inner = inner
+        inner.rebaseline()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._inner.load_state_dict(state["inner"])
-        self._recent.clear()
-        self._recent.extend(state["recent"])
-        self._held.clear()
-        self._held.extend(state["held"])
-        self._before = state["before"]
-        self._last = Reading.of_state(state["last"]) if state["last"] else None
-        self._judge()
+        super().load_state_dict(state)
+        self._last = Reading.of_state(state["_last"]) if state["_last"] else None

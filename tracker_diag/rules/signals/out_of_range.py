@@ -1,7 +1,6 @@
 """A value far outside the range of all values before it."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -25,6 +24,7 @@ class OutOfRange(Signal):
     """
 
     historical: ClassVar[bool] = True
+    kept: ClassVar[tuple[str, ...]] = ("_lowest", "_highest", "_count", "_last")
 
     kind: Literal["out_of_range"] = "out_of_range"
     series: SeriesRef
@@ -33,8 +33,6 @@ class OutOfRange(Signal):
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._series = at.series(self.series)
-        self.looks_at = (self._series,)
         self._lowest, self._highest, self._count = 0.0, 0.0, 0
         self._last: tuple[float, float, int] | None = None
         """The last value that was judged, the nearest earlier one, and its step."""
@@ -60,13 +58,3 @@ class OutOfRange(Signal):
             return self._series.unknown(None if self._series.now is None else few)
         value, nearest, step = self._last
         return self._series.reading(self.holds, value, nearest, step if self.holds else None)
-
-    def rebaseline(self) -> None:
-        self._count, self._last, self.holds = 0, None, None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"range": [self._lowest, self._highest, self._count], "last": self._last and list(self._last)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        (self._lowest, self._highest, self._count), last = state["range"], state["last"]
-        self._last = (last[0], last[1], last[2]) if last else None

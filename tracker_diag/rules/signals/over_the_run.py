@@ -2,18 +2,17 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
 from tracker_diag.detect.course import FEWEST
 from tracker_diag.metrics.reasons import Why, reason
+from tracker_diag.records import Scalar
 from tracker_diag.rules.nodes import SeriesRef
-from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
-from tracker_diag.rules.series import LOST_AFTER, Place, SharedCourse
-from tracker_diag.rules.signals.base import CLOSED, Signal
+from tracker_diag.rules.series import Place, SharedCourse
+from tracker_diag.rules.signals.base import CLOSED, Lasting
 
 USUAL = 5.0
 """Deviations beyond which chance is rare enough, at the usual number of runs between false alarms."""
@@ -22,17 +21,15 @@ LEAST = 1e-6
 
 
 @dataclass(config=CLOSED, kw_only=True)
-class OverTheRun(Signal):
-    """A signal on the course of a series. Between two values it keeps its answer."""
+class OverTheRun(Lasting):
+    """A signal on the course of a series."""
 
-    historical: ClassVar[bool] = True
+    kept: ClassVar[tuple[str, ...]] = ("_course", "_begun")
 
     series: SeriesRef
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._series = at.series(self.series)
-        self.looks_at = (self._series,)
         self._needed = FEWEST
         """Values that it needs."""
         self._enough = 0
@@ -45,23 +42,15 @@ class OverTheRun(Signal):
         self._course = self._series.courses.setdefault(asks, new)
         self._table, self._begun = at.table, at.table.rows
         """Rows of the run before this signal started or restarted."""
-        self._last_step, self._missed = 0, 0
 
     @property
     def _rows(self) -> int:
         return self._table.rows - self._begun
 
-    def update(self, observed: Observed) -> None:
-        now = self._series.now
-        if now is None:
-            self._missed += 1
-            if self._missed > LOST_AFTER:
-                self.holds = None
-        else:
-            self._missed, self._last_step = 0, observed.step
-            self._course.append(observed.step, math.log(max(now.value, LEAST)) if self._is_loss else now.value)
-            self._count()
-            self.holds = self._decide()
+    def _answer(self, step: int, now: Scalar) -> bool | None:
+        self._course.append(step, math.log(max(now.value, LEAST)) if self._is_loss else now.value)
+        self._count()
+        return self._decide()
 
     def _count(self) -> None:
         """Count what the signal needs from each row."""
@@ -74,11 +63,7 @@ class OverTheRun(Signal):
     def _decided_reading(self) -> Reading:
         """The reading, if there are enough rows."""
 
-    def reading(self) -> Reading:
-        if self._course.rows == 0:
-            return self._series.unknown()
-        if self._missed > LOST_AFTER:
-            return self._series.unknown(reason(Why.LOST, step=self._last_step))
+    def _evidence(self) -> Reading:
         if self._course.rows < self._needed:
             return self._series.unknown(reason(Why.FEW_VALUES, have=self._course.rows, needed=self._needed))
         if self.holds is None and self._rows < self._enough:
@@ -87,17 +72,7 @@ class OverTheRun(Signal):
 
     def rebaseline(self) -> None:
         self._course.restart()
-        self.holds, self._begun = None, self._table.rows
-
-    def state_dict(self) -> dict[str, Any]:
-        counts = {"missed": self._missed, "step": self._last_step, "begun": self._begun}
-        return {"course": self._course.state_dict(), "holds": self.holds, **counts}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._course.load_state_dict(state["course"])
-        self._missed, self._last_step, self._begun = state["missed"], state["step"], state["begun"]
-        self.holds = state["holds"]
-        self.holds = self._decide() if self._course.rows and self._missed <= LOST_AFTER else None
+        super().rebaseline()
 
     def _in_unit(self, level: float) -> float:
         """A level of the course in the series' own unit."""

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from statistics import median
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -32,6 +32,7 @@ class Spike(Material):
         "jumps": Verb(number="change", times="factor"),
         "drops": Verb({"direction": "falling"}, number="change", times="factor"),
     }  # fmt: skip
+    kept: ClassVar[tuple[str, ...]] = ("_recent", "_last", "_furthest", "_has_error", "_peak", "_step")
 
     kind: Literal["spike"] = "spike"
     series: SeriesRef
@@ -47,8 +48,6 @@ class Spike(Material):
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._series = at.series(self.series)
-        self.looks_at = (self._series,)
         self._recent: deque[float] = deque(maxlen=self.steps)
         self._needed = horizon((self.steps + 1) // 2, at.settings, part=5, fewest=8)
         self._z, self._sure = at.settings.limit(self.z), at.settings.limit(SURE)
@@ -132,19 +131,3 @@ class Spike(Material):
         if not self.sure or now.error is None or middle <= 0 or now.value <= 0:
             return False
         return abs(math.log(now.value / middle)) <= self._sure * now.error
-
-    def rebaseline(self) -> None:
-        self._recent.clear()
-        self._last = self.holds = self._furthest = self._peak = None
-
-    def state_dict(self) -> dict[str, Any]:
-        last, peak = (list(pair) if pair else None for pair in (self._last, self._peak))
-        return {"recent": list(self._recent), "last": last, "furthest": self._furthest, "peak": peak,
-                "has_error": self._has_error}  # fmt: skip
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._recent.clear()
-        self._recent.extend(state["recent"])
-        self._last = (state["last"][0], state["last"][1]) if state["last"] else None
-        self._furthest, self._has_error = state["furthest"], state["has_error"]
-        self._peak = (state["peak"][0], state["peak"][1]) if state["peak"] else None

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -23,6 +23,7 @@ class Stuck(Signal):
     verbs: ClassVar[Mapping[str, Verb]] = {
         "stays_within": Verb(number="within"),
     }  # fmt: skip
+    kept: ClassVar[tuple[str, ...]] = ("_recent", "_steps", "_quantum")
 
     kind: Literal["stuck"] = "stuck"
     series: SeriesRef
@@ -31,8 +32,6 @@ class Stuck(Signal):
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._series = at.series(self.series)
-        self.looks_at = (self._series,)
         most = horizon(self.steps, at.settings, part=4, fewest=8)
         self._recent: deque[float] = deque(maxlen=most)
         self._steps: deque[int] = deque(maxlen=most)
@@ -44,18 +43,15 @@ class Stuck(Signal):
             self._quantum = now.quantum
             self._recent.append(now.value)
             self._steps.append(observed.step)
-            self._judge()
+            spread = max(self._recent) - min(self._recent)
+            unseen = spread <= self.within < spread + self._quantum
+            self.holds = spread <= self.within if self._full and not unseen else None
             if self.holds is not None:
                 self.began = (self._steps[0] if self.began is None else self.began) if self.holds else None
 
     @property
     def _full(self) -> bool:
         return len(self._recent) == self._recent.maxlen
-
-    def _judge(self) -> None:
-        spread = max(self._recent) - min(self._recent)
-        unseen = spread <= self.within < spread + self._quantum
-        self.holds = spread <= self.within if self._full and not unseen else None
 
     def reading(self) -> Reading:
         if not self._recent:
@@ -66,20 +62,3 @@ class Stuck(Signal):
         if self.holds is None:
             return self._series.unknown(reason(Why.ROUNDED, series=self._series.name, quantum=self._quantum))
         return self._series.reading(self.holds, self._recent[-1])
-
-    def rebaseline(self) -> None:
-        self._recent.clear()
-        self._steps.clear()
-        self.holds = self.began = None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"recent": list(self._recent), "steps": list(self._steps), "began": self.began}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._recent.clear()
-        self._recent.extend(state["recent"])
-        self._steps.clear()
-        self._steps.extend(state["steps"])
-        self.began = state["began"]
-        if self._recent:
-            self._judge()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -24,6 +24,7 @@ class Threshold(Limited):
     """
 
     verbs: ClassVar[Mapping[str, Verb]] = {"above": Verb(number="above"), "below": Verb(number="below")}
+    kept: ClassVar[tuple[str, ...]] = ("_missed",)
 
     kind: Literal["threshold"] = "threshold"
     series: SeriesRef
@@ -31,8 +32,6 @@ class Threshold(Limited):
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._series = at.series(self.series, self.relative_to)
-        self.looks_at = (self._series,)
         self._stays = self.relative_to is None and self._series.definition.name in EVALUATIONS
         self._missed = 0
 
@@ -62,9 +61,3 @@ class Threshold(Limited):
 
     def rebaseline(self) -> None:
         self.began = None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"began": self.began, "holds": self.holds if self._stays else None, "missed": self._missed}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.began, self.holds, self._missed = state["began"], state["holds"], state["missed"]

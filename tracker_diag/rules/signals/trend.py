@@ -4,18 +4,19 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from tracker_diag.detect.robust import mann_kendall, theil_sen
 from tracker_diag.metrics.reasons import Why, reason
+from tracker_diag.records import Scalar
 from tracker_diag.rules.nodes import Direction, SeriesRef
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import LOST_AFTER, Place, horizon
-from tracker_diag.rules.signals.base import CLOSED, Material, Verb
+from tracker_diag.rules.signals.base import CLOSED, Lasting, Material, Verb
 
 BLOCKS = 8
 FEWEST = 16
@@ -25,18 +26,27 @@ STEADY = 2.0
 
 
 @dataclass(config=CLOSED, kw_only=True)
-class Trend(Material):
+class Trend(Material, Lasting):
     """A steady change over the last `steps` values: Mann–Kendall and Theil–Sen on the means of eight blocks.
 
     It needs no baseline, so it also sees a series that rises from its first value.
     """
 
-    historical: ClassVar[bool] = True
     any_size: ClassVar[bool] = True
     verbs: ClassVar[Mapping[str, Verb]] = {
         "rises": Verb(number="change", times="factor", required=False),
         "falls": Verb({"direction": "falling"}, number="change", times="factor", required=False),
     }  # fmt: skip
+    kept: ClassVar[tuple[str, ...]] = (
+        "_size",
+        "_early",
+        "_rows",
+        "_means",
+        "_starts",
+        "_block",
+        "_block_start",
+        "_changes",
+    )
 
     kind: Literal["trend"] = "trend"
     series: SeriesRef
@@ -46,8 +56,6 @@ class Trend(Material):
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._series = at.series(self.series, self.relative_to)
-        self.looks_at = (self._series,)
         self._settings = at.settings
         waits = at.settings.short_run and self.steps > FEWEST
         self._size = 0 if waits else self.steps // BLOCKS
@@ -65,24 +73,18 @@ class Trend(Material):
         # With earlier runs, a rise before the eighth block is judged as growth beyond them.
         self._changes: bool | None = False if at.earlier.values(self._series.keys) else None
         """Whether the last eight blocks show a change."""
-        self._missed, self._last_step = 0, 0
 
     def update(self, observed: Observed) -> None:
-        now = self._series.now
-        if (self._early or now is not None) and self._counted != observed.step:
+        if (self._early or self._series.now is not None) and self._counted != observed.step:
             self._rows, self._counted = self._rows + 1, observed.step
-        if now is not None:
-            self._append(observed.step, now.value) if self._size else self._wait(observed.step, now.value)
-            self._missed, self._last_step = 0, observed.step
-        else:
-            self._missed += 1
+        super().update(observed)
         self.holds = self._changes if self._missed <= LOST_AFTER else None
 
-    def reading(self) -> Reading:
-        if not self._means and not self._block and not self._early:
-            return self._series.unknown()
-        if self._missed > LOST_AFTER:
-            return self._series.unknown(reason(Why.LOST, step=self._last_step))
+    def _answer(self, step: int, now: Scalar) -> bool | None:
+        self._append(step, now.value) if self._size else self._wait(step, now.value)
+        return self._changes
+
+    def _evidence(self) -> Reading:
         if self.holds is None:
             have = len(self._means) * self._size + len(self._block) + len(self._early)
             return self._series.unknown(reason(Why.FEW_VALUES, have=have, needed=BLOCKS * self._size or FEWEST))
@@ -133,22 +135,6 @@ class Trend(Material):
         return next(begun, self._starts[-1]) if change else self._starts[0]
 
     def rebaseline(self) -> None:
-        self._means.clear()
-        self._starts.clear()
-        self._block, self._early, self._changes = [], [], None
-        self._rows = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        blocks = {"means": list(self._means), "starts": list(self._starts), "block": list(self._block)}
-        missed = [self._missed, self._last_step]
-        early = {"early": [[step, value] for step, value in self._early], "rows": self._rows, "size": self._size}
-        return blocks | early | {"start": self._block_start, "holds": self._changes, "missed": missed}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.rebaseline()
-        self._means.extend(state["means"])
-        self._starts.extend(state["starts"])
-        self._block, self._block_start = list(state["block"]), state["start"]
-        self._early = [(step, value) for step, value in state["early"]]
-        self._rows, self._size = state["rows"], state["size"]
-        self._changes, (self._missed, self._last_step) = state["holds"], state["missed"]
+        size, counted = self._size, self._counted
+        super().rebaseline()
+        self._size, self._counted, self._changes = size, counted, None
