@@ -23,19 +23,19 @@ def run(detector, values, start=0):
     holds = []
     for step, value in enumerate(values, start):
         detector.update(step, value)
-        holds.append(detector.holds)
+        holds.append(detector.decides.holds)
     return holds
 
 
 def test_the_short_one_decides_until_the_long_one_has_its_baseline():
     detector = GrowthDetector(GrowthSettings(expected_steps=20_000))
     run(detector, [0.1] * 64)
-    assert not detector.ready
-    assert (detector.seen, detector.needed) == (64, 65)
+    assert not detector.decides.ready
+    assert (detector.decides.seen, detector.decides.needed) == (64, 65)
     holds = run(detector, [0.1] * 36 + [0.2] * 10, start=64)
     assert holds[-1] is True  # far before the long one's 215 steps
-    assert detector.onset == 100
-    assert (detector.value, detector.baseline) == (pytest.approx(0.2), pytest.approx(0.1))
+    assert detector.decides.onset == 100
+    assert (detector.decides.value, detector.decides.baseline) == (pytest.approx(0.2), pytest.approx(0.1))
 
 
 def test_the_long_one_decides_in_a_run_meant_to_be_long():
@@ -44,8 +44,8 @@ def test_the_long_one_decides_in_a_run_meant_to_be_long():
     assert run(GrowthDetector(GrowthSettings(expected_steps=1000)), values).index(True) < 340
     detector = GrowthDetector(GrowthSettings(expected_steps=20_000))
     run(detector, [0.1] * 215)
-    assert detector.seen == 215
-    assert detector.holds is False
+    assert detector.decides.seen == 215
+    assert detector.decides.holds is False
 
 
 @pytest.mark.parametrize("expected", [None, 1000])
@@ -55,7 +55,7 @@ def test_a_run_that_became_long_is_a_long_one(expected):
     assert not detector.state_dict()["handed_over"]
     run(detector, [0.1])
     assert detector.state_dict()["handed_over"]
-    assert detector.holds is False
+    assert detector.decides.holds is False
 
 
 def test_growth_that_holds_is_not_handed_over():
@@ -63,8 +63,8 @@ def test_growth_that_holds_is_not_handed_over():
     detector = GrowthDetector(GrowthSettings(expected_steps=20_000))
     holds = run(detector, [0.1] * 120 + [0.3] * 500)
     assert all(holds[130:])
-    assert detector.onset == 120
-    assert detector.baseline == pytest.approx(0.1)
+    assert detector.decides.onset == 120
+    assert detector.decides.baseline == pytest.approx(0.1)
     holds = run(detector, [0.1] * 100, start=620)
     assert holds[-1] is False
     assert detector.state_dict()["handed_over"]
@@ -81,15 +81,20 @@ def test_a_long_one_that_cannot_tell_does_not_decide():
 def test_rebaseline_begins_with_the_short_one_and_a_long_run_remains_one():
     detector = GrowthDetector(UNKNOWN)
     run(detector, [1.0] * 2100 + [5.0] * 30)
-    assert detector.holds
+    assert detector.decides.holds
     detector.rebaseline()
-    assert (detector.holds, detector.ready, detector.seen, detector.onset) == (None, False, 2, None)
+    assert (detector.decides.holds, detector.decides.ready, detector.decides.seen, detector.decides.onset) == (
+        None,
+        False,
+        2,
+        None,
+    )
     run(detector, [5.0] * 10)
-    assert detector.holds is False
+    assert detector.decides.holds is False
     assert not detector.state_dict()["handed_over"]
     run(detector, [5.0] * 2)
     assert detector.state_dict()["handed_over"]
-    assert detector.holds is False
+    assert detector.decides.holds is False
 
 
 def test_scale_direction_and_what_matters_reach_both():
@@ -107,7 +112,7 @@ def test_errors_reach_both():
         for step, value in enumerate([1.0] * 14 + [1.4] * 60):
             without.update(step, value)
             given_errors.update(step, value, 0.5)
-        assert (without.holds, given_errors.holds) == (True, False)
+        assert (without.decides.holds, given_errors.decides.holds) == (True, False)
 
 
 @pytest.mark.slow
@@ -125,7 +130,9 @@ def test_saved_at_any_step_it_goes_on_the_same(values, data):
             if step == again:
                 detector.rebaseline()
             detector.update(step, values[step], 0.01 * (step % 3) if step % 2 else None)
-            holds.append((detector.holds, detector.value, detector.onset, detector.undetectable))
+            holds.append(
+                (detector.decides.holds, detector.decides.value, detector.decides.onset, detector.decides.undetectable)
+            )
         return holds
 
     expected = feed(unbroken, 0, len(values))

@@ -1,8 +1,8 @@
 import pytest
 
 from tracker_diag.errors import RuleError, UnknownName
-from tracker_diag.rules.compiled import CATALOG
 from tracker_diag.rules.loader import catalog, chosen, in_force, load_rule, load_rules
+from tracker_diag.rules.shared import CATALOG
 
 GOOD = """\
 id: ZZZ001

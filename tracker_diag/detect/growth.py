@@ -103,7 +103,7 @@ class GrowthSettings:
 
 
 class GrowthDetector(Saved):
-    """Growth of one series; what is read is that of the detector that decides.
+    """Growth of one series, by two detectors of which one decides.
 
     That is the short one until the run is long, by its expected or actual steps. The long one must also have a baseline
     that can show growth. Growth that holds is never handed over: it ends first.
@@ -159,48 +159,11 @@ class GrowthDetector(Saved):
         self.handed_over = False
 
     @property
-    def holds(self) -> bool | None:
-        """Whether the series has grown; None without a baseline that could tell."""
-        return self._decides.holds
-
-    @property
-    def needed(self) -> int:
-        """Valid steps that it takes until the baseline is there."""
-        return self._decides.needed
-
-    @property
-    def undetectable(self) -> float | None:
-        """The factor of growth below which a baseline that swings too much tells nothing; None if it does not."""
-        return self._decides.undetectable
-
-    @property
-    def ready(self) -> bool:
-        return self._decides.ready
-
-    @property
-    def value(self) -> float | None:
-        """Mean of the last full block, in the series' own unit."""
-        return self._decides.value
-
-    @property
-    def baseline(self) -> float | None:
-        """Mean of the baseline, in the series' own unit; None until it is frozen."""
-        return self._decides.baseline
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the last full block is beyond every level that the series has come back from."""
-        return self._decides.is_new
-
-    @property
-    def onset(self) -> int | None:
-        """First step of the block in which the growth began."""
-        return self._decides.onset
-
-    @property
-    def seen(self) -> int:
-        """Valid steps; after `rebaseline` those of the burn-in and the new baseline."""
-        return self._decides.seen
+    def decides(self) -> BlockCusum | BlockEsr:
+        """The detector whose answer counts now."""
+        own = self._long if self.handed_over else self._short
+        known = self._known if self._known and self._known.ready else None
+        return known if known and not own.holds and (known.holds or own.holds is None) else own
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"known": self._known and self._known.state_dict()}
@@ -211,12 +174,6 @@ class GrowthDetector(Saved):
         if state["known"]:
             self._known = self._known or self._new_known()
             self._known.load_state_dict(state["known"])
-
-    @property
-    def _decides(self) -> BlockCusum | BlockEsr:
-        own = self._long if self.handed_over else self._short
-        known = self._known if self._known and self._known.ready else None
-        return known if known and not own.holds and (known.holds or own.holds is None) else own
 
     def _new_known(self) -> KnownCusum:
         short = self._short

@@ -7,8 +7,9 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
+from tracker_diag.detect.saved import Saved
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Series
 from tracker_diag.rules.signals.base import Signal
@@ -24,13 +25,15 @@ LEAST = 1e-12
 """A positive series counts as at least this."""
 
 
-class OffLevel:
+class OffLevel(Saved):
     """The level of one series since it left what was usual. Positive series are held on a log scale.
 
     Args:
         usual: the usual level, or that beyond which it is well on the other side of a limit.
         back: part of the way there from the furthest level, from which on it is back.
     """
+
+    kept: ClassVar[tuple[str, ...]] = ("_is_log", "_usual", "_furthest", "_back", "_recent")
 
     def __init__(self, series: Series, usual: float, value: float, back: float = BACK) -> None:
         self._series, self._back = series, back
@@ -71,21 +74,9 @@ class OffLevel:
     def _scaled(self, value: float) -> float:
         return math.log(max(value, LEAST)) if self._is_log else value
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that `of_state` needs, in JSON values."""
-        return {
-            "log": self._is_log,
-            "usual": self._usual,
-            "furthest": self._furthest,
-            "back": self._back,
-            "recent": list(self._recent),
-        }
-
     @classmethod
     def of_state(cls, series: Series, state: Mapping[str, Any]) -> "OffLevel":
         """The level that `state_dict` was taken of."""
         level = cls(series, 0.0, 0.0)
-        level._is_log, level._usual, level._furthest = state["log"], state["usual"], state["furthest"]
-        level._back = state["back"]
-        level._recent.extend(state["recent"])
+        level.load_state_dict(state)
         return level

@@ -13,10 +13,9 @@ from pydantic import Field, PrivateAttr, TypeAdapter, field_validator, model_val
 
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Pair
-from tracker_diag.rules.compiled import CATALOG
 from tracker_diag.rules.conditions import Ways, named
 from tracker_diag.rules.nodes import Node, SeriesRef, SliceName
-from tracker_diag.rules.shared import with_shared
+from tracker_diag.rules.shared import CATALOG, with_shared
 from tracker_diag.rules.signals import AnySignal
 from tracker_diag.rules.signals.base import Signal
 

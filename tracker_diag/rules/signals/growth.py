@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from tracker_diag.detect.blocks import Scale
 from tracker_diag.detect.growth import GrowthDetector
-from tracker_diag.metrics.reasons import Reason, Why, reason
+from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.metrics.statistics import OF_STEP
 from tracker_diag.records import Scalar
 from tracker_diag.rules.nodes import Direction, SeriesRef
@@ -66,27 +66,34 @@ class Growth(Lasting):
 
     def _answer(self, step: int, now: Scalar) -> bool | None:
         """Whether the series has grown, and by enough."""
-        self._last, detector = (now.value, now.n), self._detector
+        self._last = now.value, now.n
         # A slice with few tokens has a value only every few steps. Its baseline lasts as many steps as any other.
-        if detector.step != step:
+        if self._detector.step != step:
             missed = self._missed - (self._missed_at == step)
             steps = missed + 1 if self._disjoint else 1
             # Only a baseline is judged by its errors.
-            error = now.error if self._scale == "log" and detector.baseline is None else None
-            detector.update(step, now.value, error, steps)
-        if not detector.holds or detector.value is None:
-            return detector.holds
-        grown = self._is_off(detector.value, self.factor) and self._is_off(now.value, self.each)
-        return grown and (detector.is_new or not self.anew)
+            error = now.error if self._scale == "log" and not self._detector.decides.ready else None
+            self._detector.update(step, now.value, error, steps)
+        by = self._detector.decides
+        if not by.holds or by.value is None:
+            return by.holds
+        grown = self._is_off(by.value, self.factor) and self._is_off(now.value, self.each)
+        return grown and (by.is_new or not self.anew)
 
     def _evidence(self) -> Reading:
-        (value, n), detector = self._last, self._detector
-        shown = self._series.reading(self.holds, value, detector.baseline, detector.onset)
-        return replace(shown, n=n, unknown=_needs(detector) if self.holds is None else None)
+        (value, n), by = self._last, self._detector.decides
+        shown = self._series.reading(self.holds, value, by.baseline, by.onset)
+        if self.holds is not None:
+            lacks = None
+        elif by.undetectable is not None:
+            lacks = reason(Why.NOISY_BASELINE, factor=by.undetectable)
+        else:
+            lacks = reason(Why.SHORT_BASELINE, have=by.seen, needed=by.needed)
+        return replace(shown, n=n, unknown=lacks)
 
     def _is_off(self, value: float, factor: float | None) -> bool:
         """Whether `value` differs from the baseline by `factor`; without a factor, always."""
-        baseline = self._detector.baseline
+        baseline = self._detector.decides.baseline
         if factor is None or baseline is None:
             return True
         return value >= factor * baseline if self.direction == "rising" else value * factor <= baseline
@@ -94,10 +101,3 @@ class Growth(Lasting):
     def rebaseline(self) -> None:
         self._detector.rebaseline()
         self.holds = None
-
-
-def _needs(detector: GrowthDetector) -> Reason:
-    """Why `detector` has no answer."""
-    if detector.undetectable is not None:
-        return reason(Why.NOISY_BASELINE, factor=detector.undetectable)
-    return reason(Why.SHORT_BASELINE, have=detector.seen, needed=detector.needed)
