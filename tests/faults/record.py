@@ -168,7 +168,7 @@ def demoted(runs: Sequence[Judged], records: Mapping[str, Record]) -> tuple[str,
     The rule with the most false alarms for its true findings goes first, both as shares of the runs that it could see.
     """
     healthy = [run.loud for run in runs if not run.right]
-    heard = {rule for rule, record in records.items() if record.is_enough}
+    heard = {rule for rule, record in records.items() if not record.needs}
     silent: list[str] = []
     while sum(bool(loud & heard) for loud in healthy) > ALARMED * len(healthy):
         alarming = heard & {rule for loud in healthy for rule in loud}
@@ -208,7 +208,7 @@ def main() -> None:
         kept = {", ".join(names): records().corpora[key] for key, names in others.items() if names}
         corpora = kept | {", ".join(chosen): what}
         new, silent = records().rules | {name: new[name] for name in chosen if name in new}, records().demoted
-    heard = {name for name, record in new.items() if record.is_enough}.difference(silent)
+    heard = {name for name, record in new.items() if not record.needs}.difference(silent)
     for name, corpus in {"trainings": planted, "tensors": tensors, "public": public}.items():
         healthy = [run.loud & heard for run in corpus if not run.right]
         print(f"{name}: {sum(map(bool, healthy))} of {len(healthy)} healthy runs alarmed", Counter(chain(*healthy)))

@@ -109,21 +109,13 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     is_flat = ~has_pace & (gained > MOSTLY * reach) & (followed + error < no_move)
     is_ahead = has_one_unit and levels[-1] + error >= rewards[-1]
     behind = has_gained & (is_behind | is_flat) & (not is_ahead)
-    if not behind.any():
-        return Following(
-            False,
-            float(levels[0]),
-            float(levels[-1]),
-            follower.ends[width - 1],
-            0.0,
-            float(rewards[0]),
-            float(rewards[-1]),
-        )
-    share = gained / max(reach, 1e-300) - followed / max(float(np.ptp(levels)), 1e-300)
-    gaps = np.where(behind, share, -np.inf)
-    when = int(np.flatnonzero(gaps >= NEARLY * gaps.max())[-1])  # the last level before the gap began to open
+    when = 0
+    if behind.any():
+        share = gained / max(reach, 1e-300) - followed / max(float(np.ptp(levels)), 1e-300)
+        gaps = np.where(behind, share, -np.inf)
+        when = int(np.flatnonzero(gaps >= NEARLY * gaps.max())[-1])  # the last level before the gap began to open
     return Following(
-        True,
+        bool(behind.any()),
         float(levels[when]),
         float(levels[-1]),
         follower.ends[when + width - 1],

@@ -14,11 +14,7 @@ from tracker_diag.detect.blocks import MOST
 
 
 def theil_sen(y: Sequence[float]) -> float:
-    """Median of the slopes of all pairs (Theil 1950, Sen 1968), in the series' unit per sample.
-
-    Raises:
-        ValueError: fewer than two values.
-    """
+    """Median of the slopes of all pairs of two or more values, in the unit per sample (Theil 1950, Sen 1968)."""
     pairs = combinations(enumerate(_bounded(y)), 2)
     return median([(later - earlier) / (j - i) for (i, earlier), (j, later) in pairs])
 
@@ -28,9 +24,6 @@ def mann_kendall(y: Sequence[float]) -> float:
 
     S counts pairs that rise less those that fall; its variance, n(n−1)(2n+5)/18, is corrected for ties, and S
     for continuity by 1. Meant for independent values: on autocorrelated steps it is far too large.
-
-    Raises:
-        ValueError: fewer than two values.
     """
     values = _bounded(y)
     s = sum((later > earlier) - (later < earlier) for earlier, later in combinations(values, 2))
@@ -39,8 +32,6 @@ def mann_kendall(y: Sequence[float]) -> float:
 
 
 def _bounded(y: Sequence[float]) -> list[float]:
-    if len(y) < 2:
-        raise ValueError(f"y: {len(y)} values given, expected two or more")
     return [min(max(float(value), -MOST), MOST) for value in y]
 
 

@@ -18,9 +18,9 @@ from tracker_diag.guards.policy import ACTIONS, HELD, Action, Guard, Guarded, On
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import SeriesKey
 from tracker_diag.records import Scalar, Table
-from tracker_diag.rules.alerts import HasFindings
 from tracker_diag.rules.findings import Identity, identity
 from tracker_diag.rules.incidents import Incident
+from tracker_diag.rules.judge import Judge
 from tracker_diag.tensors.ranks import Ranks
 
 __all__ = ["ACTIONS", "Action", "Decision", "Guarded", "Guards"]
@@ -75,7 +75,7 @@ class Guards:
     def _leads(self) -> bool:
         return self._ranks is None or self._ranks.leads
 
-    def step(self, step: int, series: Mapping[SeriesKey, Scalar], run: HasFindings, *, fresh: bool) -> list[str]:
+    def step(self, step: int, series: Mapping[SeriesKey, Scalar], run: Judge, *, fresh: bool) -> list[str]:
         """Take in a step and what has come of it so far; what dry-runs would do, and what is let go.
 
         Args:
@@ -94,7 +94,7 @@ class Guards:
                 texts += self._told_unasked(step, firing)
         return texts
 
-    def decide(self, step: int, run: HasFindings, can: Collection[Action]) -> tuple[Decision, list[str]]:
+    def decide(self, step: int, run: Judge, can: Collection[Action]) -> tuple[Decision, list[str]]:
         """What to do now, the same on every rank, and the messages about it.
 
         Args:
@@ -141,7 +141,7 @@ class Guards:
         """What a verdict on the run is not to leave out."""
         return (f"the training was stopped by {self.stopped}",) if self.stopped else ()
 
-    def checkpoint(self, path: Path, step: int, run: HasFindings) -> None:
+    def checkpoint(self, path: Path, step: int, run: Judge) -> None:
         """Register the checkpoint at `path`, of `step`; on the rank that decides alone."""
         if self._leads:
             self.saved_in(path)
@@ -191,7 +191,7 @@ class Guards:
                 memory.load_state_dict(state)
         self._last = dict(accounts["last"])
 
-    def _incidents(self, run: HasFindings) -> Sequence[Incident]:
+    def _incidents(self, run: Judge) -> Sequence[Incident]:
         """Those that are ongoing; their changes are recorded."""
         findings = run.findings
         fired = [finding for finding in findings if finding.fired is not None]

@@ -4,13 +4,15 @@ import math
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tracker_diag.rules.findings import Finding, Identity, identity
 from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, Incident, explains
 from tracker_diag.rules.model import Rule, Severity
-from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.recommendation import Recommendation, recommend
+
+if TYPE_CHECKING:
+    from tracker_diag.rules.judge import Judge
 
 TITLE = 63
 """The longest title that W&B takes, in characters."""
@@ -57,22 +59,6 @@ class _News:
     """The finding that made it worse."""
 
 
-class HasFindings(Protocol):
-    """A run with its findings by onset, its incidents, the best levels of its outcomes, its checkpoints: a `Judge`."""
-
-    @property
-    def findings(self) -> list[Finding]: ...
-
-    @property
-    def incidents(self) -> tuple[Incident, ...]: ...
-
-    @property
-    def best(self) -> tuple[Reading, ...]: ...
-
-    @property
-    def checkpoints(self) -> Sequence[int]: ...
-
-
 class Alerts:
     """Turns changes of findings into notices.
 
@@ -93,7 +79,7 @@ class Alerts:
         """Make `notices` check all incidents at `step`, even if none has changed."""
         self._due = step
 
-    def notices(self, step: int, changed: Sequence[Finding], run: HasFindings) -> list[Notice]:
+    def notices(self, step: int, changed: Sequence[Finding], run: "Judge") -> list[Notice]:
         """The notices of `step`, after `changed` of the run's findings did."""
         due = self._due is not None and step >= self._due
         if not due and not any(finding.state != "pending" for finding in changed):
@@ -115,7 +101,8 @@ class Alerts:
                 self._open |= {identity(finding): incident.severity for finding in loud}
             if reported and not any(part.state == "firing" and part.severity != "info" for part in incident.findings):
                 ended.append(incident)
-                self._forget(incident)
+                for finding in incident.findings:
+                    self._open.pop(identity(finding), None)
         what_now = recommend(run.incidents, run.best, underway=True, checkpoints=run.checkpoints)
         fired = [_fired(step, news, what_now)] if news else []
         return [*fired, _ended(step, ended)] if ended else fired
@@ -153,10 +140,6 @@ class Alerts:
         new = [finding for finding in incident.findings if identity(finding) not in self._open] or [incident.cause]
         harm = [finding for finding in new if finding.rule.link == DAMAGE or finding.severity == incident.severity]
         return max(harm or new, key=lambda finding: (finding.state == "firing", finding.fired or 0))
-
-    def _forget(self, incident: Incident) -> None:
-        for finding in incident.findings:
-            self._open.pop(identity(finding), None)
 
     def state_dict(self) -> dict[str, Any]:
         return {

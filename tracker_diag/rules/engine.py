@@ -65,7 +65,7 @@ class Engine:
 
     def _watch(self, rule: Rule, slice: str) -> None:
         """Evaluate `rule` on `slice` of each of its pairs from now on."""
-        for pair in _pairs(rule):
+        for pair in rule.pairs or (None,):
             at = Place(pair, slice, self._settings, self._series, self._algorithm, self.earlier)
             signals: dict[str, Signal] = {}
             for name, signal in rule.signals.items():
@@ -253,8 +253,7 @@ class Engine:
 
 def _place(signal: Signal, pair: Pair | None, slice: SliceName) -> str:
     """The pair and slice in the key of a started signal, if it depends on them."""
-    refs = [getattr(signal, field, None) for field in ("series", "relative_to", "other")]
-    return f"{pair}/{slice}: " if any(ref.stat or ref.of_cell(slice) for ref in refs if ref) else ""
+    return f"{pair}/{slice}: " if any(ref.stat or ref.of_cell(slice) for ref in signal.refs()) else ""
 
 
 @lru_cache(4096, typed=True)  # the same keys come at every step
@@ -265,7 +264,3 @@ def _cell(key: SeriesKey) -> str | None:
     name, _, member = key.partition(":")
     per = registry.training(name).per if member else ""
     return f"{per}:{member}" if f"{per}:*" in ANY else None
-
-
-def _pairs(rule: Rule) -> tuple[Pair | None, ...]:
-    return rule.pairs or (None,)

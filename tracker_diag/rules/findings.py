@@ -13,6 +13,9 @@ from tracker_diag.stats.attribution import Carrier
 
 State: TypeAlias = Literal["pending", "firing", "resolved"]
 
+EVIDENCE = ("signal", "series", "holds", "value", "baseline", "n")
+"""What JSON has of a reading."""
+
 
 @dataclass(frozen=True, repr=False)
 class Finding:
@@ -107,17 +110,7 @@ class Finding:
             "fired": self.fired,
             "resolved": self.resolved,
             "summary": self.summary,
-            "evidence": [
-                {
-                    "signal": reading.signal,
-                    "series": reading.series,
-                    "holds": reading.holds,
-                    "value": reading.value,
-                    "baseline": reading.baseline,
-                    "n": reading.n,
-                }
-                for reading in self.evidence
-            ],
+            "evidence": [{name: getattr(reading, name) for name in EVIDENCE} for reading in self.evidence],
             "remedy": list(rule.remedy),
             "inhibited_by": self.inhibited_by,
             "carried_by": [carrier.to_json() for carrier in self.carried_by],

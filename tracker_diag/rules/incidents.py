@@ -4,7 +4,7 @@ The rules have what leads to what: `inhibits` names the parts of a pathology, `l
 outcome is the damage of whatever harms the update.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -101,11 +101,6 @@ class Incident:
 
     __repr__ = __str__
 
-    @property
-    def is_proven(self) -> bool:
-        """Whether something above info in it comes from a rule that is no candidate."""
-        return any(map(_is_proven, self.findings))
-
     def as_note(self) -> "Incident":
         """The incident with every finding lowered to a note."""
         findings = (self.cause, *self.symptoms, *self.damage)
@@ -133,7 +128,9 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
 
     A candidate opens no incident: what candidates alone have found is a note.
     """
-    return _sorted(it if it.severity == "info" or it.is_proven else it.as_note() for it in connected(findings))
+    return _sorted(
+        it if it.severity == "info" or any(map(_is_proven, it.findings)) else it.as_note() for it in connected(findings)
+    )
 
 
 def weighed(findings: Collection[Finding], together: Iterable[Incident]) -> list[Finding]:
@@ -155,7 +152,7 @@ def connected(findings: Collection[Finding]) -> tuple[Incident, ...]:
     has not, and what only costs time comes last.
     """
     fired = sorted((f for f in findings if f.fired is not None), key=_order)
-    groups = _connected([f for f in fired if f.rule.link != DAMAGE], _hangs_together)
+    groups = _connected([f for f in fired if f.rule.link != DAMAGE])
     causes = [_cause(group) for group in groups]
     for at, (cause, group) in enumerate(zip(causes, groups, strict=True)):
         if cause.spared and any(finding.full_severity != "info" for finding in group):
@@ -177,9 +174,15 @@ def connected(findings: Collection[Finding]) -> tuple[Incident, ...]:
 
 
 def _sorted(unsorted: Iterable[Incident]) -> tuple[Incident, ...]:
-    return tuple(
-        sorted(unsorted, key=lambda it: (_passing(it), _only_costs(it), it.severity != "error", _order(it.cause)))
-    )
+    return tuple(sorted(unsorted, key=_rank))
+
+
+def _rank(incident: Incident) -> tuple[bool, bool, bool, tuple[int, int, int]]:
+    """Its place: what is a note or a fall that is over comes last, before it what only makes the machines dear."""
+    unexplained = incident.cause.rule.link == DAMAGE
+    passing = incident.severity == "info" or (unexplained and incident.state == "resolved")
+    only_costs = all(finding.rule.link == "resources" for finding in incident.findings)
+    return passing, only_costs, incident.severity != "error", _order(incident.cause)
 
 
 def never_rose(finding: Finding) -> bool:
@@ -289,12 +292,9 @@ def _unsure(finding: Finding) -> float:
 
 
 def _harms(cause: Finding, damage: Finding) -> bool:
-    return cause.rule.link not in HARMLESS and cause.full_severity != "info" and _had_begun(cause, damage)
-
-
-def _had_begun(cause: Finding, finding: Finding) -> bool:
-    """Whether `cause` had begun when `finding` was seen, and still had an effect when that began."""
-    return finding.fired is not None and cause.onset <= finding.fired and _overlap(cause, finding)
+    """Whether `cause` can harm, had begun when `damage` was seen, and still had an effect when that began."""
+    can_harm = cause.rule.link not in HARMLESS and cause.full_severity != "info"
+    return can_harm and damage.fired is not None and cause.onset <= damage.fired and _overlap(cause, damage)
 
 
 def _overlap(a: Finding, b: Finding) -> bool:
@@ -314,8 +314,8 @@ def _related(findings: Sequence[Finding]) -> Iterator[tuple[int, int]]:
             yield from ((i, j) for i in its for j in by_rule[other] if i < j or (other != rule and i != j))
 
 
-def _connected(findings: Sequence[Finding], together: Callable[[Finding, Finding], bool]) -> list[list[Finding]]:
-    """`findings`, in their order, in groups of which each is held together by pairs of `together`."""
+def _connected(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """`findings`, in their order, in groups of which each is held together by pairs that hang together."""
     into = list(range(len(findings)))
 
     def group(i: int) -> int:
@@ -326,7 +326,7 @@ def _connected(findings: Sequence[Finding], together: Callable[[Finding, Finding
 
     for i, j in _related(findings):
         first, second = sorted((group(i), group(j)))
-        if first != second and together(findings[i], findings[j]):
+        if first != second and _hangs_together(findings[i], findings[j]):
             into[second] = first
     groups: dict[int, list[Finding]] = {}
     for i, finding in enumerate(findings):
@@ -343,17 +343,6 @@ def _overlapping(findings: Sequence[Finding]) -> list[list[Finding]]:
         else:
             groups.append([finding])
     return groups
-
-
-def _passing(incident: Incident) -> bool:
-    """Whether it is of severity info, or a fall of the outcome that nothing explains and that is over."""
-    unexplained = incident.cause.rule.link == DAMAGE
-    return incident.severity == "info" or (unexplained and incident.state == "resolved")
-
-
-def _only_costs(incident: Incident) -> bool:
-    """Whether it is about the machines alone, which make a run dear and not bad."""
-    return all(finding.rule.link == "resources" for finding in incident.findings)
 
 
 def _order(finding: Finding) -> tuple[int, int, int]:

@@ -6,16 +6,15 @@ The live monitor, `diagnose`, `watch` and `replay` all use this class, so the sa
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from operator import is_not
 from typing import Any
 
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.aliases import key_map
-from tracker_diag.metrics.reasons import Reason, no_series
 from tracker_diag.metrics.registry import Algorithm
-from tracker_diag.metrics.series import Pair, Rank, SeriesKey, StatKey
+from tracker_diag.metrics.series import SeriesKey, StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.acknowledged import Acknowledged, in_settings, quiet
 from tracker_diag.rules.alerts import Alerts, Notice, recent
@@ -25,14 +24,13 @@ from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding, Identity, identity
 from tracker_diag.rules.incidents import SEVERITIES, Incident, incidents, weighed
 from tracker_diag.rules.model import Rule, Severity
-from tracker_diag.rules.observed import Observed, no_carriers
+from tracker_diag.rules.observed import Circumstances, Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
-from tracker_diag.stats.attribution import Carrier
 
 
 @dataclass(frozen=True)
-class StepInputs:
+class StepInputs(Circumstances):
     """What has come of one step: the trainer's metrics, and what tensors and samples add to them."""
 
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -44,16 +42,6 @@ class StepInputs:
     over them, unless it is a mean over earlier rows too."""
     non_finite: Sequence[str] = ()
     """Slices and columns that held NaN or infinity; metrics that do are noticed without being listed here."""
-    checked: bool = True
-    """Whether there was any metric, tensor or sample."""
-    absent: Mapping[Pair, Reason] = field(default_factory=dict[Pair, Reason])
-    """Ratio pairs without values, and why."""
-    lacking: Callable[[StatKey], Reason] = no_series
-    """Why a statistic has no value, where its pair has some."""
-    missing: Mapping[Rank, int] | None = None
-    """Steps since a rank was last heard of; None where ranks do not report through a store."""
-    carriers: Callable[[Pair, str], tuple[Carrier, ...]] = no_carriers
-    """Which cells carry the growth of a slice's tail."""
 
 
 @dataclass(frozen=True)
@@ -183,17 +171,9 @@ class Judge:
                 yield name, scalar
 
     def _observed(self, step: int, inputs: StepInputs) -> Observed:
-        return Observed(
-            step,
-            self.series,
-            tuple(self._non_finite),
-            inputs.absent,
-            inputs.lacking,
-            self._checked,
-            inputs.missing,
-            inputs.carriers,
-            self.config,
-        )
+        known = {field.name: getattr(inputs, field.name) for field in fields(Circumstances)}
+        known["checked"] = self._checked
+        return Observed(step, self.series, tuple(self._non_finite), self.config, **known)
 
     def _verdict(self, step: int, changed: Sequence[Finding]) -> Verdict:
         """What `changed` has changed: also the severity of others that now belong with them."""
@@ -241,7 +221,7 @@ class Judge:
             "acknowledged": [asdict(known) for known in self._acknowledged],
             "open": self._open,
             "sampled": sorted(self._sampled),
-            "series": [[*_key(key), scalar.value, scalar.n, scalar.error] for key, scalar in self.series.items()],
+            "series": [[key, scalar.value, scalar.n, scalar.error] for key, scalar in self.series.items()],
             "non_finite": list(self._non_finite),
             "checked": self._checked,
         }
@@ -255,8 +235,8 @@ class Judge:
         self._open, self._checked, self._sampled = state["open"], state["checked"], set(state["sampled"])
         self._non_finite = list(state["non_finite"])
         self.series = {}
-        for pair, slice, name, value, n, error in state["series"]:
-            key: SeriesKey = StatKey(pair, slice, name) if pair else name
+        for name, value, n, error in state["series"]:
+            key = StatKey.parse(name) or name
             self.series[key] = Scalar(key, value, n, error)
         underway = None if self._open is None else self._observed(self._open, replace(inputs, metrics={}))
         self.engine.load_state_dict(state["engine"], underway)
@@ -278,8 +258,3 @@ def judge_steps(
         for name, scalar in judge.series.items():
             series.setdefault(name, {})[step] = scalar.value
     return series, notices
-
-
-def _key(key: SeriesKey) -> tuple[Pair | None, str | None, str]:
-    """Pair, slice and statistic, or a metric's name alone."""
-    return (key.pair, key.slice, key.stat) if isinstance(key, StatKey) else (None, None, key)

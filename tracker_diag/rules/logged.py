@@ -1,5 +1,6 @@
 """What a finished run logged, as inputs of a judge, and what fired in it live."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -84,19 +85,11 @@ def inputs_of(rows: Mapping[int, Mapping[str, float]]) -> Iterator[tuple[int, St
 
 def live_findings(rows: Mapping[int, Mapping[str, float]], listed: Iterable[Mapping[str, Any]]) -> list[LiveFinding]:
     """What fired live, the earliest first: the run's list of findings, and the logged states of other rules."""
-    usual: dict[str, str] = {rule.id: rule.severity for rule in catalog()}
-
-    def severity(rule: str) -> str:
-        return usual.get(rule, "warn")
-
+    usual = defaultdict(lambda: "warn", {rule.id: str(rule.severity) for rule in catalog()})
     live = [
         LiveFinding(
-            entry["rule"],
-            entry["fired"],
-            entry["slice"],
-            entry["onset"],
-            entry["resolved"],
-            entry.get("severity", severity(entry["rule"])),
+            **{name: entry[name] for name in ("rule", "fired", "slice", "onset", "resolved")},
+            severity=entry.get("severity", usual[entry["rule"]]),
         )
         for entry in listed
         if entry.get("fired") is not None
@@ -111,6 +104,6 @@ def live_findings(rows: Mapping[int, Mapping[str, float]], listed: Iterable[Mapp
             if value == FIRING:
                 firing.setdefault(rule, step)
             elif value == HEALTHY and rule in firing:
-                live.append(LiveFinding(rule, firing.pop(rule), resolved=step, severity=severity(rule)))
-    live += [LiveFinding(rule, step, severity=severity(rule)) for rule, step in firing.items()]
+                live.append(LiveFinding(rule, firing.pop(rule), resolved=step, severity=usual[rule]))
+    live += [LiveFinding(rule, step, severity=usual[rule]) for rule, step in firing.items()]
     return sorted(live, key=lambda finding: (finding.fired, finding.rule))

@@ -191,11 +191,7 @@ class Rule(Node):
 
     def reads(self) -> Iterator[tuple[Signal, SeriesRef]]:
         """The same, each with the signal that reads it."""
-        for signal in self.signals.values():
-            for field in ("series", "relative_to", "other"):
-                ref = getattr(signal, field, None)
-                if ref is not None:
-                    yield signal, ref
+        return ((signal, ref) for signal in self.signals.values() for ref in signal.refs())
 
 
 _DATA: TypeAdapter[Signal] = TypeAdapter(AnySignal)

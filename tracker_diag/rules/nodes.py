@@ -23,8 +23,6 @@ def _known_slice(name: str) -> str:
 
 SliceName: TypeAlias = Annotated[str, AfterValidator(_known_slice)]
 
-Direction: TypeAlias = Literal["rising", "falling"]
-
 Limit: TypeAlias = float | dict[Algorithm | Literal["other"], float]
 """One limit, or one for each algorithm; without an entry for the run's, or if that is unknown, `other`."""
 

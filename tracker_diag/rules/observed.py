@@ -14,8 +14,24 @@ def no_carriers(pair: Pair, name: str) -> tuple[Carrier, ...]:  # noqa: ARG001  
     return ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What is known of a step besides its values."""
+
+    absent: Mapping[Pair, Reason] = field(default_factory=dict[Pair, Reason])
+    """Pairs of which there are no values at all, and why."""
+    lacking: Callable[[StatKey], Reason] = no_series
+    """Why a statistic has no value, where its pair has some."""
+    checked: bool = True
+    """Whether there was any metric, tensor or sample."""
+    missing: Mapping[Rank, int] | None = None
+    """Steps since a rank was last heard of; None where ranks do not report through a store."""
+    carriers: Callable[[Pair, str], tuple[Carrier, ...]] = no_carriers
+    """Which cells carry the growth of a slice's tail, where tensors tell it."""
+
+
 @dataclass(frozen=True)
-class Observed:
+class Observed(Circumstances):
     """All that the rules see of one step so far; where more of it comes later, that is a further one of the step."""
 
     step: int
@@ -23,16 +39,6 @@ class Observed:
     """Finite values, by the key of their series."""
     non_finite: tuple[str, ...] = ()
     """Series that were NaN or infinite at this step."""
-    absent: Mapping[Pair, Reason] = field(default_factory=dict[Pair, Reason])
-    """Pairs of which there are no values at all, and why."""
-    lacking: Callable[[StatKey], Reason] = no_series
-    """Why a statistic has no value, where its pair has some."""
-    checked: bool = True
-    """Whether any metric or tensor was looked at."""
-    missing: Mapping[Rank, int] | None = None
-    """Steps since a rank was last heard of; None where ranks do not report through a store."""
-    carriers: Callable[[Pair, str], tuple[Carrier, ...]] = no_carriers
-    """Which cells carry the growth of a slice's tail, where tensors tell it."""
     config: Mapping[str, object] = field(default_factory=dict[str, object])
     """Settings of the run as they are now, by dotted name."""
     fired: Mapping[str, int] = field(default_factory=dict[str, int])

@@ -53,13 +53,8 @@ class Record:
     """All healthy runs that had its inputs."""
 
     @property
-    def is_enough(self) -> bool:
-        """Whether the rule has found its pathology often enough, and alarmed in few enough healthy runs."""
-        return not self.needs
-
-    @property
     def needs(self) -> list[str]:
-        """What it lacks to be enough."""
+        """What it lacks for a rule that is measured."""
         lacking = [
             (self.hits < FOUND, f"{FOUND - self.hits} more true findings"),
             (self.places < PLACES, f"{PLACES} tasks or frameworks"),
@@ -118,7 +113,7 @@ def tier_of(rule: Rule) -> Tier:
     record = record_of(rule)
     if record is None or rule.id in records().demoted:
         return "candidate"
-    return "measured" if record.is_enough else "candidate"
+    return "candidate" if record.needs else "measured"
 
 
 def why(rule: Rule) -> str:

@@ -144,12 +144,7 @@ class Summary:
         """The JSON of `tracker-diag diagnose --json` and `replay --json`."""
         first = self.first_break
         return {
-            "run": {
-                "source": self.source,
-                "steps": self.steps,
-                "first_step": self.first_step,
-                "last_step": self.last_step,
-            },
+            "run": {name: getattr(self, name) for name in ("source", "steps", "first_step", "last_step")},
             "judged": self.judged,
             "waiting": [pending._asdict() for pending in waiting(self.blind)],
             "incidents": [incident.to_json() for incident in self.incidents],

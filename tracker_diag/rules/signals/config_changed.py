@@ -1,15 +1,16 @@
 """A setting that has changed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Place
-from tracker_diag.rules.settings import matching, no_setting
 from tracker_diag.rules.signals.base import CLOSED, Signal
 
 
@@ -44,3 +45,17 @@ class ConfigChanged(Signal):
         if self._changed is None:
             return Reading("", "config", False)
         return Reading("", self._changed[0], True, onset=self._changed[1])
+
+
+def matching(config: Mapping[str, object], patterns: tuple[str, ...]) -> Iterator[tuple[str, object]]:
+    """The settings whose dotted name, or its last part, matches; those of the first pattern first."""
+    for pattern in patterns:
+        for key, value in config.items():
+            if fnmatchcase(key, pattern) or fnmatchcase(key.rsplit(".", 1)[-1], pattern):
+                yield key, value
+
+
+def no_setting(keys: tuple[str, ...]) -> Reason:
+    """Why a signal over `keys` is unknown."""
+    more = f" or {len(keys) - 2} like them" if len(keys) > 2 else ""
+    return reason(Why.NO_SETTING, keys=", ".join(keys[:2]) + more)

@@ -9,8 +9,8 @@ from pydantic.dataclasses import dataclass
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Place
-from tracker_diag.rules.settings import matching, no_setting
 from tracker_diag.rules.signals.base import CLOSED, Signal
+from tracker_diag.rules.signals.config_changed import matching, no_setting
 
 
 @dataclass(config=CLOSED, kw_only=True)

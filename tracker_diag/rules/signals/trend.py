@@ -9,10 +9,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from tracker_diag.detect.blocks import Direction
 from tracker_diag.detect.robust import mann_kendall, theil_sen
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.records import Scalar
-from tracker_diag.rules.nodes import Direction, SeriesRef
+from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import LOST_AFTER, Place, horizon
