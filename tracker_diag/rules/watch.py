@@ -10,8 +10,9 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
+from tracker_diag.detect.saved import Saved
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.series import Pair, any_of
 from tracker_diag.rules.conditions import Judgement, signals_of
@@ -38,8 +39,12 @@ DIP = 3
 """If the condition does not hold at a step, the count towards `for_steps` falls by this. So single dips only delay."""
 
 
-class Watch:
+class Watch(Saved):
     """One rule on one pair and slice."""
+
+    kept: ClassVar[tuple[str, ...]] = (
+        "_held", "_failed", "_since", "_missed", "_gap", "_judged", "state", "_has_seen", "_was_false", "_is_anew",
+    )  # fmt: skip
 
     def __init__(self, rule: Rule, at: Place, signals: Mapping[str, Signal]) -> None:
         self.rule = rule
@@ -48,6 +53,7 @@ class Watch:
         self._keep_firing_steps = horizon(rule.keep_firing_steps, settings, part=20, fewest=2)
         self.pair: Pair | None = at.pair
         self.slice = at.slice
+        self.key = f"{rule.id}/{at.pair or ''}/{at.slice}"
         self._signals = signals
         self._required = signals_of(rule.when, rule.predicates)
         excuses = signals_of(rule.harmless, rule.predicates)
@@ -77,14 +83,10 @@ class Watch:
         self.past: list[Finding] = []
         self.of_all = at.pair is None and any_of(at.slice) is None
         """Whether it looks at metrics of the whole run, and not of one tool."""
-        self._blindness: Reason | None = None
-        """Why it is blind, if its signals do not say."""
+        self._is_anew = False
+        """Whether it is blind since its baseline was taken anew."""
         self._has_seen, self._missed, self._gap = False, 0, 0
         """Whether it ever had a verdict, the steps since the last one, and the most steps between two."""
-
-    @property
-    def key(self) -> str:
-        return f"{self.rule.id}/{self.pair or ''}/{self.slice}"
 
     @property
     def can_see(self) -> bool:
@@ -99,8 +101,8 @@ class Watch:
     @property
     def blindness(self) -> Reason:
         """Why the rule is blind."""
-        if self._blindness:
-            return self._blindness
+        if self._is_anew:
+            return reason(Why.NEW_BASELINE)
         why = self._judgement.unknown(self.rule.when) or self._judgement.not_logged(self.rule.when)
         return (why or reason(Why.UNCHECKED)).about(self.pair)
 
@@ -120,11 +122,9 @@ class Watch:
             return False
         judged, self._judged = self._judged, (observed.step, self._verdict)
         if judged == self._judged:
-            if self._verdict is None and any(series.new for signal in self.deciding for series in signal.looks_at):
-                self._blindness = None  # a state saved within a step may hold an old reason
             return False  # later data of this step changes nothing here
         if self._verdict is None:
-            self._missed, self._blindness = self._missed + 1, None
+            self._missed, self._is_anew = self._missed + 1, False
             if self.state == "healthy":
                 self.state = "unknown"  # a pending or firing finding stays: without inputs nobody knows that it ended
             return False
@@ -168,7 +168,7 @@ class Watch:
             return False
         fired = self.finding is not None and self.state == "firing"
         if self._has_seen:
-            self._has_seen, self._blindness = False, reason(Why.NEW_BASELINE)
+            self._has_seen, self._is_anew = False, True
         if self.finding and fired:
             self.finding = self.finding.moved(state="resolved", resolved=step)
         self._drop_pending()
@@ -177,28 +177,18 @@ class Watch:
         return fired
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "counts": [self._held, self._failed, self._since, self._missed, self._gap],
+        return super().state_dict() | {
             "off": {name: level.state_dict() for name, level in self._off.items()},
-            "judged": list(self._judged) if self._judged else None,
-            "state": self.state,
             "finding": self.finding.state_dict() if self.finding else None,
             "past": [finding.state_dict() for finding in self.past],
-            "has_seen": self._has_seen,
-            "was_false": self._was_false,
-            "blindness": self.blindness.state_dict() if self.can_see else None,
             "silent": list(self._silent),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._held, self._failed, self._since, self._missed, self._gap = state["counts"]
+        super().load_state_dict(state)
         kept = {name: level for name, level in state["off"].items() if name in self._signals}
         self._off = {name: OffLevel.of_state(self._signals[name].looks_at[0], level) for name, level in kept.items()}
-        self._judged = (state["judged"][0], state["judged"][1]) if state["judged"] else None
-        self.state = state["state"]
-        self._has_seen, self._was_false, self._basis = state["has_seen"], state["was_false"], []
-        self.moved = True
-        self._blindness = Reason.of_state(state["blindness"]) if state["blindness"] else None
+        self.moved, self._basis = True, []
         self._silent, self._verdicts = [name for name in self._required if name in state["silent"]], {}
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
         self.past = [Finding.of_state(self.rule, past) for past in state["past"]]
