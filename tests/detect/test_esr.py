@@ -33,27 +33,19 @@ def block(detector, exceeds, start=0):
 
 
 @pytest.mark.parametrize(
-    ("n", "q", "rank", "p0"),
+    ("n", "p0"),
     [
-        (20, 1, 20, 0.138425),
-        (10, 1, 10, 0.256886),
-        (40, 1, 40, 0.071995),
-        (10, 0.8, 9, 0.404499),
-        (25, 0.9, 24, 0.179487),
+        (20, 0.138425),
+        (10, 0.256886),
+        (40, 0.071995),
     ],
 )
-def test_share_of_blocks_that_exceed_by_chance(n, q, rank, p0):
-    assert exceedance(n, q) == (rank, pytest.approx(p0, abs=1e-6))
-
-
-def test_a_rank_is_not_rounded_up_by_float_noise():
-    assert exceedance(9, 0.7)[0] == 7  # 0.7·10 is 7.000000000000001 in some orders of multiplication
-    assert exceedance(2, 0.01)[0] == 1
-    assert exceedance(1, 0.5)[1] == 0.95  # more than that cannot be a null
+def test_share_of_blocks_that_exceed_by_chance(n, p0):
+    assert exceedance(n) == pytest.approx(p0, abs=1e-6)
 
 
 def test_likelihood_ratios():
-    p0 = exceedance(20, 1)[1]
+    p0 = exceedance(20)
     below, above = likelihood_ratios(p0, 6)
     np.testing.assert_allclose(below, [0.857143, 0.714286, 0.571429, 0.428571, 0.285714, 0.142857], atol=1e-6)
     assert (above[0], above[-1]) == (pytest.approx(1.889161, abs=1e-6), pytest.approx(6.334967, abs=1e-6))
@@ -87,11 +79,11 @@ def test_six_blocks_in_a_row_are_an_alarm():
 
 
 @pytest.mark.parametrize(
-    ("n", "q", "level", "blocks"),
-    [(20, 1, 10_000, 6), (10, 1, 5_000, 8), (40, 1, 10_000, 5), (10, 0.8, 200, 8), (25, 0.9, 500, 5)],
+    ("n", "level", "blocks"),
+    [(20, 10_000, 6), (10, 5_000, 8), (40, 10_000, 5)],
 )
-def test_blocks_to_an_alarm(n, q, level, blocks):
-    settings = EsrSettings(burn_in=0, baseline=2 * n, block=2, quantile=q, level=level)
+def test_blocks_to_an_alarm(n, level, blocks):
+    settings = EsrSettings(burn_in=0, baseline=2 * n, block=2, level=level)
     holds = run(BlockEsr(settings), [0.1] * 2 * n + [0.15] * 40)
     assert first(holds) == 2 * n + 2 * blocks - 1
 
@@ -263,7 +255,7 @@ def test_a_series_that_stands_still_has_not_grown(value, scale):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"floor": -1}, {"quantile": 0}, {"quantile": 1.1}, {"level": 1}, {"bets": 0}, {"baseline": 15}, {"burn_in": -1}],
+    [{"floor": -1}, {"level": 1}, {"bets": 0}, {"baseline": 15}, {"burn_in": -1}],
 )
 def test_settings_that_make_no_sense(wrong):
     with pytest.raises(ValueError, match="expected"):

@@ -31,27 +31,24 @@ class EsrSettings(BlockSettings):
     block: int = 10
     floor: float = 0.10
     """d, in log units: a block that exceeds the baseline's by less is not counted."""
-    quantile: float = 1.0
-    """Of the baseline's block means, the one that has to be exceeded; 1 is the largest."""
     level: float = 10_000
     """c: blocks to a false alarm, on average and at least."""
     bets: int = 6
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.floor < 0 or not 0 < self.quantile <= 1 or self.level < 10 or self.bets < 1:
-            raise ValueError(f"{self}: expected floor ≥ 0, quantile in (0, 1], level ≥ 10 and bets ≥ 1")
+        if self.floor < 0 or self.level < 10 or self.bets < 1:
+            raise ValueError(f"{self}: expected floor ≥ 0, level ≥ 10 and bets ≥ 1")
 
 
-def exceedance(blocks: int, quantile: float) -> tuple[int, float]:
-    """Rank of the baseline block that has to be exceeded, and p0: how often the next block does so by chance.
+def exceedance(blocks: int) -> float:
+    """p0: how often the next block exceeds the largest one of a baseline of so many `blocks` by chance.
 
-    Of exchangeable blocks the next exceeds the one of rank r with probability 1 − r/(n + 1); two standard
-    deviations of that share guard against a baseline that is not representative.
+    Of exchangeable blocks it does so with probability 1/(n + 1). Two standard deviations of that share guard against a
+    baseline that is not representative.
     """
-    rank = min(math.ceil(quantile * (blocks + 1) - 1e-9), blocks)
-    p = 1 - rank / (blocks + 1)
-    return rank, min(0.95, p + 2 * math.sqrt(p * (1 - p) / (blocks + 2)))
+    p = 1 - blocks / (blocks + 1)
+    return p + 2 * math.sqrt(p * (1 - p) / (blocks + 2))
 
 
 @cache
@@ -102,10 +99,9 @@ class BlockEsr(BlockDetector[EsrSettings]):
         return self.score > self.settings.level or self._jumped == 2
 
     def _freeze(self, values: Float64Array, means: Float64Array, error: float) -> None:
-        rank, _ = exceedance(len(means), self.settings.quantile)
-        # Where the normal error that is known puts the block of that rank, should the baseline be calm by chance.
-        expected = self._mean + NormalDist().inv_cdf(rank / (len(means) + 1)) * error
-        self._highest = max(float(sorted(means)[rank - 1]), expected)
+        # Where the normal error that is known puts the largest block, should the baseline be calm by chance.
+        expected = self._mean + NormalDist().inv_cdf(len(means) / (len(means) + 1)) * error
+        self._highest = max(float(means.max()), expected)
         self._floor = max(self._least_change(self.settings.floor), LEAST if self.scale == "linear" else 0.0)
         self._reference = self._highest + self._floor - self._mean
         self._m = [0.0] * self.settings.bets
@@ -113,7 +109,7 @@ class BlockEsr(BlockDetector[EsrSettings]):
     def _judge(self, mean: float, values: Sequence[float]) -> None:
         settings = self.settings
         over = mean - self._highest
-        _, p0 = exceedance(settings.baseline // settings.block, settings.quantile)
+        p0 = exceedance(settings.baseline // settings.block)
         ratios = likelihood_ratios(p0, settings.bets)[over > self._floor]
         grown = [ratio * (m + 1) for ratio, m in zip(ratios, self._m, strict=True)]
         self._m = capped(grown, 2 * settings.level * settings.bets)

@@ -81,7 +81,8 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
         return None
     y, x = np.array(follower.means), np.array(leader.means)
     width = max(SHORTEST, n // PART)
-    levels, earlier = _means_of(y, width), slice(0, n - 2 * width + 1)
+    totals, earlier = np.concatenate([[0.0], np.cumsum(y)]), slice(0, n - 2 * width + 1)
+    levels = (totals[width:] - totals[:-width]) / width
     at = np.searchsorted(np.array(leader.ends), np.array(follower.ends), side="right")
     sums = np.concatenate([[0.0], np.cumsum(x)])
     starts = np.concatenate([[0], at])[: n - width + 1]
@@ -129,9 +130,3 @@ def _has_one_unit(levels: Float64Array, rewards: Float64Array) -> bool:
     """Whether both may be measured in one unit, as returns of one environment are."""
     smaller, larger = sorted(float(np.abs(each).max()) for each in (levels, rewards))
     return larger <= ONE_UNIT * smaller
-
-
-def _means_of(y: Float64Array, width: int) -> Float64Array:
-    sums = np.concatenate([[0.0], np.cumsum(y)])
-    means: Float64Array = (sums[width:] - sums[:-width]) / width
-    return means

@@ -141,7 +141,7 @@ def caveats(
     if windows and not have:
         lines.append("the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail")
     elif windows and have < needed:
-        short = f"; {SAY_SHORT.format(progress.steps)}" if engine.expected_steps is None else ""
+        short = f"; {SAY_SHORT.format(progress.steps)}" if engine.settings.expected_steps is None else ""
         lines.append(f"it was too early to judge how tails grow: {have} of {needed} steps{short}")
     tokens = [_tokens(window) for window in windows.values()]
     unknown = max((counts[UNKNOWN] / counts[ALL] for counts in tokens if counts[UNKNOWN]), default=0.0)

@@ -94,22 +94,18 @@ def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = Non
     """The differences between what `rule` does and what `case` expects, one sentence each; empty if there are none."""
     engine = Engine([rule], settings, case.algorithm)
     columns = {StatKey.parse(name) or name: series(notation) for name, notation in case.series.items()}
-    missing = {name: series(notation) for name, notation in case.missing.items()}
+    missing = {Rank(number, "host"): series(notation) for number, notation in case.missing.items()}
     fired: list[Finding] = []
     resolved: list[int] = []
-    for step in range(max((len(values) for values in (*columns.values(), *missing.values())), default=0)):
-        samples = case.samples
+    for step in range(max(map(len, (*columns.values(), *missing.values())), default=0)):
+        row = {name: values[step] for name, values in columns.items() if step < len(values)}
         now = {
-            name: Scalar(name, values[step], samples, 0.0) if "/" in name else Scalar(name, values[step])
-            for name, values in columns.items()
-            if step < len(values) and not math.isnan(values[step])
+            name: Scalar(name, value, case.samples, 0.0) if "/" in name else Scalar(name, value)
+            for name, value in row.items()
+            if not math.isnan(value)
         }
         bad = (case.non_finite[step],) if step in case.non_finite else ()
-        silent = {
-            Rank(number, "host"): int(values[step])
-            for number, values in missing.items()
-            if step < len(values) and values[step]
-        }
+        silent = {rank: int(values[step]) for rank, values in missing.items() if step < len(values) and values[step]}
         config = {key: value for since, part in case.config.items() if since <= step for key, value in part.items()}
         past = {name: at for name, at in case.fired.items() if at <= step}
         observed = Observed(step, now, bad, missing=silent if missing else None, config=config, fired=past)
@@ -128,9 +124,9 @@ def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = Non
         "spared": first.spared if first else None,
     }
     wrong = [
-        f"{field}: {actual[field]}, expected {wanted}"
-        for field in ("firing", "resolved", "onset", "state", "spared")
-        if (wanted := getattr(case, field)) is not None and wanted != actual[field]
+        f"{field}: {value}, expected {wanted}"
+        for field, value in actual.items()
+        if (wanted := getattr(case, field)) is not None and wanted != value
     ]
     if wrong and state == "unknown":
         wrong.append(f"the rule was blind: {engine.blind().get(rule.id, ('after it had seen',))[0]}")

@@ -40,8 +40,8 @@ class Engine:
         self.rules = tuple(
             rule for rule in rules if not rule.algorithms or algorithm is None or algorithm in rule.algorithms
         )
-        self._settings = settings or GrowthSettings()
-        self._series = SeriesTable(self._settings)
+        self.settings = settings or GrowthSettings()
+        self._series = SeriesTable(self.settings)
         self._signals: dict[str, Signal] = {}
         """Signals by their data and place. Rules share them, and signals share their series."""
         self._watches: list[Watch] = []
@@ -66,7 +66,7 @@ class Engine:
     def _watch(self, rule: Rule, slice: str) -> None:
         """Evaluate `rule` on `slice` of each of its pairs from now on."""
         for pair in rule.pairs or (None,):
-            at = Place(pair, slice, self._settings, self._series, self._algorithm, self.earlier)
+            at = Place(pair, slice, self.settings, self._series, self._algorithm, self.earlier)
             signals: dict[str, Signal] = {}
             for name, signal in rule.signals.items():
                 key = _place(signal, pair, slice) + rule.signal_data[name]
@@ -129,18 +129,13 @@ class Engine:
             return self
         fired = self._fired()
         rules = [rule.model_copy(update={"algorithms": ()}) if rule.id in fired else rule for rule in self.rules]
-        engine = Engine(rules, self._settings, algorithm, self.earlier)
+        engine = Engine(rules, self.settings, algorithm, self.earlier)
         engine.load_state_dict(self.state_dict(), self._series.observed)
         return engine
 
-    @property
-    def expected_steps(self) -> int | None:
-        """The expected length of the run in steps; None if it is not known."""
-        return self._settings.expected_steps
-
     def needed(self, pairs: Iterable[Pair]) -> int:
         """Steps with a signal that a judgement of growth needs in any of `pairs`."""
-        short = self._settings.short
+        short = self.settings.short
         return short.block if self.earlier.pairs.intersection(pairs) else short.burn_in + short.baseline
 
     def _inhibit(self) -> list[bool]:

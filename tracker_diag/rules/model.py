@@ -127,20 +127,15 @@ class Rule(Node):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, given: Any) -> Any:
-        """Refuse a rule of the old form, and give a rule the shared signals and predicates that it names."""
+        """Refuse a rule of the old form; give a rule its name, and the shared signals and predicates that it names."""
         if not isinstance(given, dict):
             return given
         if "condition" in given:
             raise ValueError("condition: a rule of form 1 given, expected `when` of form 2; see docs/own-rules.md")
+        if "name" not in given and isinstance(given.get("title"), str):
+            words = "-".join(re.findall(r"[a-z0-9]+", given["title"].lower()))
+            given = {**given, "name": words or str(given.get("id", "")).lower()}  # a title may have no such letters
         return with_shared(given)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or "name" in given or not isinstance(given.get("title"), str):
-            return given
-        words = "-".join(re.findall(r"[a-z0-9]+", given["title"].lower()))
-        return {**given, "name": words or str(given.get("id", "")).lower()}  # a title may have no such letters
 
     @field_validator("format", mode="before")
     @classmethod
@@ -148,14 +143,6 @@ class Rule(Node):
         if version != 2:
             raise ValueError(f"{version!r} given, expected 2; the rule was written for another version of tracker_diag")
         return version
-
-    @field_validator("summary")
-    @classmethod
-    def _plain_fields(cls, summary: str) -> str:
-        for _, name, _, _ in string.Formatter().parse(summary):
-            if name is not None and not re.fullmatch(r"slice|pair|\w+\.\w+", name):
-                raise ValueError(f"{{{name}}}: expected {{signal.field}}, {{slice}} or {{pair}}")
-        return summary
 
     @model_validator(mode="after")
     def _names_agree(self) -> "Rule":
@@ -167,12 +154,16 @@ class Rule(Node):
             raise ValueError(f"when: unknown signals or predicates {unknown}; defined and not used {unused}")
         _refuse_circles(self.predicates)
         for _, name, spec, _ in string.Formatter().parse(self.summary):
+            if name is not None and not re.fullmatch(r"slice|pair|\w+\.\w+", name):
+                raise ValueError(f"summary: {{{name}}}: expected {{signal.field}}, {{slice}} or {{pair}}")
             signal, _, field = (name or "slice").partition(".")
             if field and (signal not in self.signals or field not in READING_FIELDS):
                 fields = ", ".join(sorted(READING_FIELDS))
                 raise ValueError(f"summary: {{{name}}}: expected a signal of this rule and one of {fields}")
-            if field:
-                _try_format(f"{name}:{spec}", READING_FIELDS[field], spec or "")
+            try:
+                format(READING_FIELDS[field], spec or "") if field else None
+            except ValueError as error:
+                raise ValueError(f"summary: {{{name}:{spec}}}: {error}") from error
         if self.status == "experimental" and self.severity == "error":
             raise ValueError("severity: error given, expected at most warn of an experimental rule; see `status`")
         needs_pair = any(ref.stat and not ref.pair for ref in self.series())
@@ -206,13 +197,6 @@ def _refuse_circles(predicates: Mapping[str, Ways]) -> None:
             raise ValueError(f"predicates: {', '.join(left)} are made of each other, expected no circle")
         for name in settled:
             del left[name]
-
-
-def _try_format(field: str, value: float | str, spec: str) -> None:
-    try:
-        format(value, spec)
-    except ValueError as error:
-        raise ValueError(f"summary: {{{field}}}: {error}") from error
 
 
 SCHEMA = "rule.schema.json"

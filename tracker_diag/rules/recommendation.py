@@ -96,7 +96,8 @@ def recommend(
         return Recommendation("continue", True, None, f"Yes. What was found is not detected {since}")
     good = _last_good(ongoing, lost, {outcome.series: outcome for outcome in outcomes})
     if good and checkpoints:
-        good = _last_checkpoint(good, checkpoints)
+        last = max((step for step in checkpoints if step <= good[0]), default=None)
+        good = None if last is None else (last, f"a registered checkpoint; {good[1]}")
     reason = _stops(ongoing, lost) or ("A guard stopped it" if stopped else None)
     if reason is None:
         return Recommendation("watch", False, good and good[0], _watches(ongoing, outcomes, good))
@@ -157,12 +158,6 @@ def watched_level(finding: Finding, outcomes: Sequence[Reading]) -> Reading | No
     judged = {outcome.series for outcome in outcomes}
     held = (r for r in finding.evidence if r.holds and r.baseline is not None and r.series not in judged)
     return min(held, key=lambda reading: len(reading.keys), default=None)
-
-
-def _last_checkpoint(good: tuple[int, str], checkpoints: Collection[int]) -> tuple[int, str] | None:
-    """The last of `checkpoints` that is no later than the last good step; None if all are later."""
-    step = max((step for step in checkpoints if step <= good[0]), default=None)
-    return None if step is None else (step, f"a registered checkpoint; {good[1]}")
 
 
 def _last_good(

@@ -63,7 +63,7 @@ class Series:
         self._table = table
         self._before = table.steps
         """Steps of the run before the first rule used this series."""
-        self._missing = list(self.keys)
+        self.missing = list(self.keys)
         """Keys without any value so far."""
         self.has_come = False
         """Whether any of its keys has had a value."""
@@ -75,21 +75,17 @@ class Series:
     def update(self, observed: Observed, *, again: bool = False) -> None:
         """Read the value of one step; `again` if more of the last step has come."""
         had, now = again and self.now is not None, observed.series.get(self.keys[0])
-        if self._missing:
-            self._missing = [key for key in self._missing if key not in observed.series]
-            self.has_come = len(self._missing) < len(self.keys)
+        if self.missing:
+            self.missing = [key for key in self.missing if key not in observed.series]
+            self.has_come = len(self.missing) < len(self.keys)
         if now is not None and len(self.keys) == 2:
             now = self._ratio(now, observed.series.get(self.keys[1]))
         self.now, self.new = now, now is not None and not had
 
-    def begins_with(self, observed: Observed) -> bool:
-        """Whether `observed` has a key of it for the first time."""
-        return any(key in observed.series for key in self._missing)
-
     @property
     def logged(self) -> bool | None:
         """Whether the run logs it; None while it is missing but may still come."""
-        if not self._missing:
+        if not self.missing:
             return True
         return False if self._table.steps - self._before >= self._table.wait else None
 
@@ -101,28 +97,27 @@ class Series:
         return Reading("", self.name, holds, value, baseline, n, onset, keys=tuple(self.keys))
 
     def unknown(self, why: Reason | None = None) -> Reading:
-        """A reading without a value, with the reason."""
-        return Reading("", self.name, None, unknown=why or self._why(), keys=tuple(self.keys))
+        """A reading without a value, with the reason: by default, what is missing or 0 at this step."""
+        observed = self._table.observed
+        if why is None and observed is None:
+            why = reason(Why.NO_STEP)
+        elif why is None and observed is not None:
+            missing = next((key for key in self.keys if key not in observed.series), None)
+            why = reason(Why.ZERO, series=self.keys[-1]) if missing is None else observed.why(missing)
+        return Reading("", self.name, None, unknown=why, keys=tuple(self.keys))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"before": self._before, "missing": list(map(str, self._missing))}
+        return {"before": self._before, "missing": list(map(str, self.missing))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._before, self._missing = state["before"], [key for key in self.keys if key in state["missing"]]
-        self.has_come = len(self._missing) < len(self.keys)
+        self._before, self.missing = state["before"], [key for key in self.keys if key in state["missing"]]
+        self.has_come = len(self.missing) < len(self.keys)
 
     def _ratio(self, over: Scalar, under: Scalar | None) -> Scalar | None:
         if under is None or under.value == 0:
             return None
         n = min(over.n or 0, under.n or 0) or None
         return Scalar(self.name, over.value / under.value, n, lambda: _of_ratio(over.error, under.error))
-
-    def _why(self) -> Reason:
-        observed = self._table.observed
-        if observed is None:
-            return reason(Why.NO_STEP)
-        missing = next((key for key in self.keys if key not in observed.series), None)
-        return reason(Why.ZERO, series=self.keys[-1]) if missing is None else observed.why(missing)
 
 
 def _of_ratio(over: float | None, under: float | None) -> float | None:
@@ -166,7 +161,7 @@ class SeriesTable:
         self.steps += observed.checked and not again
         by_key = self._by_key
         given = dict.fromkeys([series for key in observed.series if key in by_key for series in by_key[key]])
-        first = any(series.begins_with(observed) for series in given)
+        first = any(key in observed.series for series in given for key in series.missing)
         for series in [series for series in self._with_value if series not in given]:
             series.update(observed, again=again)
         for series in given:

@@ -32,9 +32,6 @@ PAST = 100
 FEWEST_MISSED = 3
 """A rule may always miss this many steps in a row without being blind."""
 
-MOST_VERDICTS = 64
-"""Combinations of inputs whose verdict a rule keeps."""
-
 DIP = 3
 """If the condition does not hold at a step, the count towards `for_steps` falls by this. So single dips only delay."""
 
@@ -66,8 +63,6 @@ class Watch(Saved):
         """Series for which the rule asks whether they are logged."""
         self._basis: list[bool | None] = []
         """The inputs of the verdict."""
-        self._verdicts: dict[tuple[bool | None, ...], bool | None] = {}
-        """By inputs: where a series comes at every other step, they change at each, and come back."""
         self._verdict: bool | None = None
         self._silent = list(self._required)
         """Signals that were always unknown so far."""
@@ -133,16 +128,10 @@ class Watch(Saved):
         return self._true(observed) if self._verdict else self._false(observed.step)
 
     def _judge(self) -> bool | None:
-        silent = [name for name in self._silent if self._signals[name].holds is None]
-        if silent != self._silent or len(self._verdicts) > MOST_VERDICTS:
-            self._silent, self._verdicts = silent, {}
-        inputs = tuple(self._basis)
-        if inputs not in self._verdicts:
-            # If a metric never came and the rule could not fire, it is not healthy.
-            heard = set(self._required) - set(silent)
-            can_fire = self._judgement.can_be(self.rule.when, True, heard)
-            self._verdicts[inputs] = self._judgement.holds(self.rule.when) if can_fire else None
-        return self._verdicts[inputs]
+        self._silent = [name for name in self._silent if self._signals[name].holds is None]
+        # If a metric never came and the rule could not fire, it is not healthy.
+        can_fire = self._judgement.can_be(self.rule.when, True, set(self._required) - set(self._silent))
+        return self._judgement.holds(self.rule.when) if can_fire else None
 
     def _is_off(self) -> bool:
         """Whether the finding still holds, if signals whose level is off count as holding."""
@@ -189,7 +178,7 @@ class Watch(Saved):
         kept = {name: level for name, level in state["off"].items() if name in self._signals}
         self._off = {name: OffLevel.of_state(self._signals[name].looks_at[0], level) for name, level in kept.items()}
         self.moved, self._basis = True, []
-        self._silent, self._verdicts = [name for name in self._required if name in state["silent"]], {}
+        self._silent = [name for name in self._required if name in state["silent"]]
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
         self.past = [Finding.of_state(self.rule, past) for past in state["past"]]
 

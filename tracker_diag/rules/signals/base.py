@@ -12,7 +12,6 @@ from typing_extensions import Self
 from tracker_diag.detect.saved import Saved
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.reasons import Why, reason
-from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.records import Scalar
 from tracker_diag.rules.nodes import Limit, OrText, SeriesRef
 from tracker_diag.rules.observed import Observed
@@ -153,24 +152,23 @@ class Limited(Signal):
     def _one_limit(self) -> "Limited":
         if (self.above is None) == (self.below is None):
             raise ValueError("expected exactly one of above and below")
-        limit = self.above if self.above is not None else self.below
-        if isinstance(limit, dict) and "other" not in limit:
+        if isinstance(self._given, dict) and "other" not in self._given:
             raise ValueError("expected a limit for `other` next to those of algorithms")
         return self
 
+    @property
+    def _given(self) -> Limit:
+        return self.above if self.above is not None else self.below or 0.0
+
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._above, self._below = _limit_of(self.above, at.algorithm), _limit_of(self.below, at.algorithm)
+        given = self._given
+        self.limit = given.get(at.algorithm or "other", given["other"]) if isinstance(given, dict) else given
+        """The limit for this run's algorithm."""
 
     def _is_beyond(self, value: float) -> bool:
         """Whether `value` is beyond the limit that is given."""
-        return (self._above is not None and value > self._above) or (self._below is not None and value < self._below)
-
-
-def _limit_of(limit: Limit | None, algorithm: Algorithm | None) -> float | None:
-    if isinstance(limit, dict):
-        return limit.get(algorithm or "other", limit["other"])
-    return limit
+        return value > self.limit if self.above is not None else value < self.limit
 
 
 @dataclass(config=CLOSED, kw_only=True)

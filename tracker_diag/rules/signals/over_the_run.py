@@ -40,12 +40,12 @@ class OverTheRun(Lasting):
         asks, worse = self._asks(), self._series.definition.worse
         new = SharedCourse(rising=worse != "higher", lost=asks[0], surer=asks[1])
         self._course = self._series.courses.setdefault(asks, new)
-        self._table, self._begun = at.table, at.table.rows
+        self._begun = at.table.rows
         """Rows of the run before this signal started or restarted."""
 
     @property
     def _rows(self) -> int:
-        return self._table.rows - self._begun
+        return self._at.table.rows - self._begun
 
     def _answer(self, step: int, now: Scalar) -> bool | None:
         self._course.append(step, math.log(max(now.value, LEAST)) if self._is_loss else now.value)

@@ -20,9 +20,7 @@ class Stuck(Signal):
     """The series has not changed by more than `within` over the last `steps` values."""
 
     historical: ClassVar[bool] = True
-    verbs: ClassVar[Mapping[str, Verb]] = {
-        "stays_within": Verb(number="within"),
-    }  # fmt: skip
+    verbs: ClassVar[Mapping[str, Verb]] = {"stays_within": Verb(number="within")}
     kept: ClassVar[tuple[str, ...]] = ("_recent", "_steps", "_quantum")
 
     kind: Literal["stuck"] = "stuck"

@@ -35,11 +35,6 @@ class Threshold(Limited):
         self._stays = self.relative_to is None and self._series.definition.name in EVALUATIONS
         self._missed = 0
 
-    @property
-    def limit(self) -> float:
-        """The limit for this run's algorithm."""
-        return self._above if self._above is not None else self._below or 0.0
-
     def update(self, observed: Observed) -> None:
         now = self._series.now
         self._missed = 0 if now is not None else self._missed + 1

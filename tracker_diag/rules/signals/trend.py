@@ -57,7 +57,6 @@ class Trend(Material, Lasting):
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._settings = at.settings
         waits = at.settings.short_run and self.steps > FEWEST
         self._size = 0 if waits else self.steps // BLOCKS
         """Values of a block; 0 until the density of the series is known."""
@@ -97,15 +96,12 @@ class Trend(Material, Lasting):
         """Keep the first values of a run of known length. They show how many it will have."""
         self._early.append((step, value))
         if len(self._early) == FEWEST:
-            self._set_size()
+            density = FEWEST / self._rows
+            values = horizon(self.steps, self._at.settings, part=2, fewest=FEWEST, density=density)
+            self._size = max(values // BLOCKS, 1)
             early, self._early = self._early, []
             for early_step, early_value in early:
                 self._append(early_step, early_value)
-
-    def _set_size(self) -> None:
-        density = FEWEST / self._rows
-        values = horizon(self.steps, self._settings, part=2, fewest=FEWEST, density=density)
-        self._size = max(values // BLOCKS, 1)
 
     def _append(self, step: int, value: float) -> None:
         if not self._block:
