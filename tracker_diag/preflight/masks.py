@@ -9,7 +9,7 @@ from tracker_diag.errors import BatchError
 from tracker_diag.preflight.check import Check, failed, judged, passed, unchecked
 from tracker_diag.stats.arrays import BoolArray, IntArray
 from tracker_diag.tensors.batch import running_count
-from tracker_diag.tensors.given import flags_of, ids_of, unified
+from tracker_diag.tensors.given import flags_of, of_kind, unified
 
 NAMES = PADDING, PROMPT, TOOLS, COVERAGE, END = "mask_padding", "mask_prompt", "mask_tools", "mask_coverage", "mask_end"
 
@@ -53,7 +53,7 @@ def _flat(batch: Mapping[str, Any]) -> tuple[dict[str, Any], IntArray]:
         raise BatchError("loss_mask", f"shape {shape}", "one token or more")
     flat = {name: flags_of(name, arrays[name], True) for name in MASKS if name in arrays}
     if "token_ids" in arrays:
-        flat["token_ids"] = ids_of("token_ids", arrays["token_ids"])
+        flat["token_ids"] = of_kind("token_ids", arrays["token_ids"], "iu", "integers").reshape(-1)
     if "sequence_ids" not in arrays:
         return flat, np.repeat(np.arange(shape[0]), shape[1])
     return flat, np.cumsum(np.diff(arrays["sequence_ids"], prepend=arrays["sequence_ids"][0]) != 0)
