@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.metrics.statistics import statistic
+from tracker_diag.stats.cells import add_sparse
 from tracker_diag.stats.histogram import BINS
 from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.stats.weights import WeightSums
@@ -60,26 +61,17 @@ class LongerWindow:
             return window
         steps = [*before, *(step.slice_alone(self._row) for step in recent)]
         groups, sequences = np.zeros((GROUPS, 2, BINS), np.int64), np.zeros((2, BINS), np.int64)
-        of_context, of_sequences = zip(
-            *((step.sketches["context"].cells, step.sequence_sketch.cells) for step in steps), strict=True
-        )
-        for into, cells in ((groups, of_context), (sequences, of_sequences)):
-            index, count = (np.concatenate(part) for part in zip(*cells, strict=True))
-            np.add.at(into.reshape(-1), index, count)
+        for step in steps:
+            add_sparse(groups, step.sketches["context"].cells)
+            add_sparse(sequences, step.sequence_sketch.cells)
         token_sums, sequence_sums = (
             WeightSums.merged(np.stack([step.sums[i][:, self._row] for step in steps])) for i in (0, 1)
         )
         lengths = np.add.reduce([step.sums[3][:, self._row] for step in steps])
         return replace(
-            window,
-            groups=groups,
-            tokens=token_sums,
-            sequences=sequence_sums,
-            sequence_counts=sequences,
-            lengths=lengths,
-            summed=None,
-            steps=number - first + 1,
-        )
+            window, groups=groups, tokens=token_sums, sequences=sequence_sums, sequence_counts=sequences,
+            lengths=lengths, summed=None, steps=number - first + 1,
+        )  # fmt: skip
 
     def clear(self) -> None:
         self._left.clear()

@@ -3,7 +3,8 @@
 What is masked, most of a padded batch, is not computed, and temporaries stay in the cache.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -68,19 +69,40 @@ def observations(
     rest = {name: values for name, values in batch.labels.items() if name not in steady}
     lengths = np.zeros((len(ROWS), batch.sequences))
     np.add.at(lengths, (segments.context, segments.sequence), segments.lengths)
-    reduced, observed = dict[Pair, _Reduced](), dict[Pair, Observation]()
+    parts: list[_Part] = []
     for first, last in _together(segments, at_once):
         tokens = slice(int(segments.begin[first]), int(segments.end[last - 1]))
-        here = {dimension: row[first:last] for dimension, row in rows.items()} | _narrow(
-            rows_given(batch, names, {name: values[tokens] for name, values in rest.items()})
-        )
-        for pair in batch.pairs:
-            if pair not in reduced:
-                reduced[pair] = _Reduced(batch, pair, [*here], clip, lengths.sum(0))
-            reduced[pair].include(tokens, segments.part(first, last), here)
-            if last == len(segments.begin):  # at once, so that the next pair counts in the same memory
-                observed[pair] = reduced[pair].observation(lengths)
-    return observed
+        of_tokens = rows_given(batch, names, {name: values[tokens] for name, values in rest.items()})
+        here = {dimension: row[first:last] for dimension, row in rows.items()} | _narrow(of_tokens)
+        parts.append((tokens, segments.part(first, last), here))
+    return {pair: _observed(batch, pair, parts, lengths, clip) for pair in batch.pairs}
+
+
+_Part: TypeAlias = tuple[slice, Segments, dict[Dimension, RowArray]]
+"""Tokens of a batch, the segments among them, and by dimension the row of each of these segments or tokens."""
+
+
+def _observed(
+    batch: TokenBatch, pair: Pair, parts: Sequence[_Part], lengths: Float64Array, clip: tuple[float, float]
+) -> Observation:
+    """What `parts` of a batch come to; `lengths` says of each row and sequence how many tokens it has."""
+    new, old = (batch.logprobs[name] for name in PAIRS[pair])
+    drift = pair == "reference"  # its tokens come from the newer of the two policies
+    sums = Sums([rows_of(name) for name in parts[0][2]], len(ROWS), batch.sequences, from_numerator=drift)
+    weights = batch.applied_weights if pair == pair_of_applied(batch) else None
+    applied, update, sizes = np.zeros((len(ROWS), 5)), np.zeros((len(ROWS), SIZE)), lengths.sum(0)
+    advantages, by = batch.labels.get("advantages") if pair == "policy" else None, multiplied(batch)
+    for tokens, segments, rows in parts:
+        both = new[tokens], old[tokens]
+        sums.include(*both, segments, list(rows.values()))
+        if weights is not None:
+            applied += applied_of(both, segments, weights[tokens], len(ROWS))
+        if advantages is not None:
+            share, given = 1 / sizes[segments.sequence], (advantages[tokens], None if by is None else by[tokens])
+            update += pulls_of(both, segments, given, share, clip=clip, contexts=len(ROWS))
+    sketches = dict(zip(parts[0][2], sums.tally.sketches(), strict=True))
+    reached = np.concatenate([applied, update], axis=1)
+    return Observation.built(sketches, sums.weights, list(sums.of_sequences), list(lengths), reached)
 
 
 def cut(batch: TokenBatch) -> tuple[Segments, dict[Dimension, Array], list[str]]:
@@ -161,35 +183,3 @@ def _together(segments: Segments, at_once: int) -> Iterator[tuple[int, int]]:
 
 def _narrow(rows: Mapping[Dimension, Array]) -> dict[Dimension, RowArray]:
     return {dimension: np.ascontiguousarray(row, np.int32) for dimension, row in rows.items()}
-
-
-class _Reduced:
-    """What the segments of a batch have come to so far, of one pair."""
-
-    def __init__(
-        self, batch: TokenBatch, pair: Pair, dimensions: list[Dimension], clip: tuple[float, float], sizes: Float64Array
-    ) -> None:
-        self._pair, self._dimensions, self._clip = [batch.logprobs[name] for name in PAIRS[pair]], dimensions, clip
-        drift = pair == "reference"  # its tokens come from the newer of the two policies
-        self._sums = Sums([rows_of(name) for name in dimensions], len(ROWS), batch.sequences, from_numerator=drift)
-        self._weights = batch.applied_weights if pair == pair_of_applied(batch) else None
-        self._applied, self._update = np.zeros((len(ROWS), 5)), np.zeros((len(ROWS), SIZE))
-        self._multiplied, self._sizes = multiplied(batch), sizes
-        self._advantages = batch.labels.get("advantages") if pair == "policy" else None
-
-    def include(self, tokens: slice, segments: Segments, rows: Mapping[Dimension, RowArray]) -> None:
-        """Take in `segments`, whose tokens are among `tokens`."""
-        pair = new, old = [values[tokens] for values in self._pair]
-        self._sums.include(new, old, segments, [rows[dimension] for dimension in self._dimensions])
-        if self._weights is not None:
-            self._applied += applied_of(pair, segments, self._weights[tokens], len(ROWS))
-        if self._advantages is not None:
-            by = None if self._multiplied is None else self._multiplied[tokens]
-            share, given = 1 / self._sizes[segments.sequence], (self._advantages[tokens], by)
-            self._update += pulls_of(pair, segments, given, share, clip=self._clip, contexts=len(ROWS))
-
-    def observation(self, lengths: Float64Array) -> Observation:
-        """What all of them come to; `lengths` says of each row and sequence how many tokens it has."""
-        sketches = dict(zip(self._dimensions, self._sums.tally.sketches(), strict=True))
-        reached = np.concatenate([self._applied, self._update], axis=1)
-        return Observation.built(sketches, self._sums.weights, list(self._sums.of_sequences), list(lengths), reached)

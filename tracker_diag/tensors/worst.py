@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracker_diag.metrics.series import ALL, CONTEXT, NAMED_ROWS, PAIRS, Dimension, Pair
+from tracker_diag.metrics.series import ALL, NAMED_ROWS, PAIRS, Dimension, Pair
 from tracker_diag.records import WorstSequence
 from tracker_diag.stats.arrays import Array, Float64Array, float64, namespace, on_device
 from tracker_diag.stats.histogram import HIGHEST, QUANTILE_VALUES, quantiles
@@ -171,12 +171,10 @@ def _member(place: Place, batch: TokenBatch, labels: Mapping[Dimension, Array], 
     """(N,) which tokens are of the slice; None where the batch does not tell."""
     if place.slice == ALL:
         return batch.model_mask
-    dimension: Dimension | None = "context" if place.slice in CONTEXT else None
-    for known in labels:
-        if place.slice.startswith(f"{known}:"):
-            dimension = known
-    row = names.slices(dimension).get(place.slice) if dimension in labels and dimension else None
-    return None if row is None or dimension is None else labels[dimension] == row
+    for dimension, rows in labels.items():
+        if (row := names.slices(dimension).get(place.slice)) is not None:
+            return rows == row
+    return None
 
 
 def _sizes(batch: TokenBatch, pair: Pair) -> Array:
