@@ -5,7 +5,9 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from functools import cached_property as once
+    from functools import cached_property
+
+    once = cached_property
 else:
 
     class once:  # noqa: N801  # it is written as `property` is

@@ -95,8 +95,9 @@ class SliceWindow:
     @once
     def then(self) -> IntArray:
         """(4098,) counts of |r| in the reference period; all 0 without one."""
-        then: IntArray = np.zeros((1, BINS), np.int64) if self.reference is None else self.reference
-        return np.add.reduce(then.reshape(-1, BINS))
+        parts = np.zeros((1, BINS), np.int64) if self.reference is None else self.reference.reshape(-1, BINS)
+        then: IntArray = parts.sum(axis=0)
+        return then
 
     @once
     def pareto_k(self) -> float:

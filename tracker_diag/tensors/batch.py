@@ -10,7 +10,7 @@ from tracker_diag.errors import BatchError, UnknownName
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag.stats.arrays import Array, namespace, on_device, starts_of
 from tracker_diag.stats.once import once
-from tracker_diag.tensors.given import LABELS, flags_of, floats_of, kind_of, label_of, of_kind, unified
+from tracker_diag.tensors.given import LABELS, flags_of, floats_of, ids_of, kind_of, label_of, unified
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -162,7 +162,7 @@ class TokenBatch:
             width=width,
             ids=ids,
             given_ids=given_ids,
-            token_ids=of_kind(TOKENS, arrays[TOKENS], "iu", "integers").reshape(-1) if TOKENS in arrays else None,
+            token_ids=ids_of(TOKENS, arrays[TOKENS]) if TOKENS in arrays else None,
         )
         for name, value in about.items():
             label, names = label_of(name, value, tool_names if name == "tool" else None, check)

@@ -157,6 +157,11 @@ def floats_of(name: str, value: Array) -> Array:
     return flat if str(flat.dtype) == "torch.float64" else flat.float()
 
 
+def ids_of(name: str, value: Array) -> Array:
+    """(N,) integers of `value`; BatchError of another dtype."""
+    return of_kind(name, value, "iu", "integers").reshape(-1)
+
+
 def label_of(name: str, value: Any, names: Sequence[str] | None, check: bool) -> tuple[Array, tuple[str, ...] | None]:
     """The values of a label in their own shape, and for one of `NAMED` what its codes stand for.
 

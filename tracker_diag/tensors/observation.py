@@ -22,7 +22,7 @@ GROUPS = 8
 """Groups of sequences that `context` is split into, so that its sampling error can be computed."""
 
 ROWS = FIXED["context"]
-"""Of `Observation.tokens` and `.reached`, and, `GROUPS` of each, of the sketch of `context`."""
+"""Of `Observation.tokens`, and, `GROUPS` of each, of the sketch of `context`."""
 
 SEQUENCE_ROWS = (*CONTEXT, ALL)
 """Of `Observation.sequences`."""
@@ -43,7 +43,9 @@ class Observation:
     sequence_sketch: Sketch
     """3 rows, of the sums of `sequences`."""
     sums: Sequence[Array]
-    """Of `SHAPES`, float64: those of `tokens`, `sequences`, `reached` and `lengths`."""
+    """Of `SHAPES`, float64: those of `tokens`; those of `sequences`; (3, 5 + 13) of `applied_sums` and `gradient_sums`,
+    as `tokens`, zeros where they were not given; and (2, 3) of `sequences`: over their tokens n and summed log-ratios S
+    the sums of n · S and of n²."""
 
     @property
     def tokens(self) -> WeightSums:
@@ -55,28 +57,11 @@ class Observation:
         """(3,) of both slices of `context` and of all: over the log-ratios summed over each sequence's tokens there."""
         return WeightSums.of_array(self.sums[1])
 
-    @property
-    def reached(self) -> Array:
-        """(3, 5 + 13) of `applied_sums` and `gradient_sums`, as `tokens`.
-
-        Zeros where no applied weights were given; and where no advantages were, or for another pair than policy.
-        """
-        return self.sums[2]
-
-    @property
-    def lengths(self) -> Array:
-        """(2, 3) of `sequences`: over their tokens n and summed log-ratios S there, the sums of n · S and of n²."""
-        return self.sums[3]
-
     @classmethod
     def reduced(
-        cls,
-        batch: TokenBatch,
-        pair: Pair,
-        labels: Mapping[Dimension, Array],
-        first_group: int = 0,
-        clip: tuple[float, float] = (0.2, 0.2),
-    ) -> "Observation":
+        cls, batch: TokenBatch, pair: Pair, labels: Mapping[Dimension, Array],
+        first_group: int = 0, clip: tuple[float, float] = (0.2, 0.2),
+    ) -> "Observation":  # fmt: skip
         """Reduce the log-ratios of `pair`, with `labels` of `slices.label`.
 
         The jackknife's groups hold whole prompts, if they are given. Else they hold neighbouring sequences, as the
@@ -179,7 +164,7 @@ class Observation:
     def nonfinite(self) -> IntArray:
         """(3,) NaN and infinite log-ratios and applied weights, by `ROWS`."""
         by_slice: IntArray = self.sketches["context"].nonfinite.reshape(len(ROWS), GROUPS).sum(1)
-        of_weights: IntArray = self.reached[:, 4].astype(np.int64)
+        of_weights: IntArray = self.sums[2][:, 4].astype(np.int64)
         return by_slice + of_weights
 
     @once
@@ -189,10 +174,8 @@ class Observation:
 
     def arrays(self) -> list[Array]:
         """All counts and sums, in a fixed order."""
-        counted = [
-            a for sketch in (*self.sketches.values(), self.sequence_sketch) for a in (sketch.counts, sketch.nonfinite)
-        ]
-        return [*counted, *self.sums]
+        sketches = (*self.sketches.values(), self.sequence_sketch)
+        return [*(part for sketch in sketches for part in (sketch.counts, sketch.nonfinite)), *self.sums]
 
     def rebuilt(self, arrays: Iterator[Array]) -> "Observation":
         """The same observation with other `arrays`, in their order."""
@@ -223,10 +206,9 @@ class Observation:
 
 def added(sums: Sequence[Array], other: Sequence[Array]) -> list[Array]:
     """`sums` of two observations together."""
-    weights = (
-        (WeightSums.of_array(a) + WeightSums.of_array(b)).array() for a, b in zip(sums[:2], other[:2], strict=True)
-    )
-    return [*weights, *(a + b for a, b in zip(sums[2:], other[2:], strict=True))]
+    both = list(zip(sums, other, strict=True))
+    weights = ((WeightSums.of_array(a) + WeightSums.of_array(b)).array() for a, b in both[:2])
+    return [*weights, *(a + b for a, b in both[2:])]
 
 
 def add_observations(into: dict[Pair, Observation], observed: Mapping[Pair, Observation]) -> None:

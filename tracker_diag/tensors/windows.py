@@ -140,8 +140,10 @@ class PairWindow:
         self._recent.clear()
         self.total, self._context, self.signal = {}, {}, False
         self._of_sequences[:], self._of_context[:] = 0, 0
-        for counts in (self._fresh, *self._fresh_cells.values(), *self._longer):
-            counts.clear()
+        for fresh in (self._fresh, *self._fresh_cells.values()):
+            fresh.clear()
+        for longer in self._longer:
+            longer.clear()
 
     def _count(self, step: Observation) -> None:
         """Add `step` to the sums over the window."""
