@@ -22,28 +22,17 @@ class Ears:
 
     def listen(self, run_id: str, listener: Listener) -> Off:
         """Hear what is logged to `run_id`, and its end."""
-        self._open()
+        off = self._open(lambda: self._listeners.get(run_id) is listener and self._listeners.pop(run_id))
         self._listeners[run_id] = listener
-
-        def off() -> None:
-            if self._listeners.get(run_id) is listener:
-                del self._listeners[run_id]
-            self._close_if_idle()
-
         return off
 
     def watch(self, begun: Callable[[Any, str], None]) -> Off:
         """Have `begun` called before what is logged to a run without a listener is heard."""
-        self._open()
+        off = self._open(lambda: self._begun.remove(begun))
         self._begun.append(begun)
-
-        def off() -> None:
-            self._begun.remove(begun)
-            self._close_if_idle()
-
         return off
 
-    def _open(self) -> None:
+    def _open(self, forget: Callable[[], object]) -> Off:
         from mlflow import MlflowClient
 
         if not self._off:
@@ -55,10 +44,13 @@ class Ears:
                 before(MlflowClient, "set_terminated", ("run_id",), self._ended, own),
             ]
 
-    def _close_if_idle(self) -> None:
-        if not self._listeners and not self._begun:
-            while self._off:
-                self._off.pop()()
+        def off() -> None:
+            forget()
+            if not self._listeners and not self._begun:
+                while self._off:
+                    self._off.pop()()
+
+        return off
 
     def _metric(self, _: Any, given: Mapping[str, Any]) -> None:
         self._hear(given, [(given.get("step") or 0, given["key"], given["value"])])

@@ -43,10 +43,7 @@ def split(name: str) -> tuple[str, str]:
 
 def read_mlflow(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
     """The run `<run id>[@tracking uri]`."""
-    run_id, uri = split(name)
-    if not run_id:
-        raise SourceError(f"{source}: expected mlflow:<run id>[@tracking uri]")
-    with asking(uri, source) as client:
+    with asking(name, source, "run id") as (client, run_id, _):
         return _history(client, client.get_run(run_id), source, progress)
 
 
@@ -55,10 +52,7 @@ def list_mlflow(name: str, source: str, *, project: bool = False) -> list[Listed
 
     Runs of an experiment that are deleted are left out.
     """
-    wanted, uri = split(name)
-    if not wanted:
-        raise SourceError(f"{source}: expected mlflow:<{'experiment name or' if project else 'run'} id>[@tracking uri]")
-    with asking(uri, source) as client:
+    with asking(name, source, "experiment name or id" if project else "run id") as (client, wanted, uri):
         if project:
             experiment = experiment_called(client, wanted, source).experiment_id
             return [_listed(run, uri) for run in paged(client.search_runs, [experiment], max_results=PAGE)]
@@ -104,15 +98,19 @@ def _listed(run: Any, uri: str) -> Listed:
 
 
 @contextmanager
-def asking(uri: str, source: str) -> Generator[Any]:
-    """A client of the store at `uri`, or of the one that MLflow would use; what it raises inside is a SourceError."""
-    require("mlflow", "mlflow")
-    import mlflow
+def asking(name: str, source: str, form: str) -> Generator[tuple[Any, str, str]]:
+    """A client of the store that `name` names, or MLflow would use; what is asked for there; and the URI as given.
 
-    uri = uri or mlflow.get_tracking_uri()
+    What is raised inside is a SourceError.
+    """
+    wanted, given = split(name)
+    if not wanted:
+        raise SourceError(f"{source}: expected mlflow:<{form}>[@tracking uri]")
+    mlflow: Any = require("mlflow", "mlflow")
+    uri = given or mlflow.get_tracking_uri()
     with _patient(_local(uri, source)):
         try:
-            yield mlflow.MlflowClient(tracking_uri=uri)
+            yield mlflow.MlflowClient(tracking_uri=uri), wanted, given
         except SourceError:
             raise
         except Exception as error:  # each kind of store raises what its library has

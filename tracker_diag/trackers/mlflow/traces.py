@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from inspect import signature
 from typing import Any
 
-from tracker_diag.errors import SourceError
-from tracker_diag.trackers.mlflow.read import asking, experiment_called, paged, split
+from tracker_diag.trackers.mlflow.read import asking, experiment_called, paged
 from tracker_diag.trackers.odd import Odd
 
 PAGE = 200
@@ -20,10 +19,7 @@ def traces_in(name: str, source: str, odd: Odd) -> Iterator[tuple[str, Mapping[s
         MissingExtra: mlflow is not installed.
         SourceError: "source: what is wrong".
     """
-    wanted, uri = split(name)
-    if not wanted:
-        raise SourceError(f"{source}: expected mlflow:<run id, or name or id of an experiment>[@tracking uri]")
-    with asking(uri, source) as client:
+    with asking(name, source, "run id, or name or id of an experiment") as (client, wanted, _):
         run = wanted if re.fullmatch("[0-9a-f]{32}", wanted) else None
         experiment = client.get_run(run).info if run else experiment_called(client, wanted, source)
         place = "locations" if "locations" in signature(client.search_traces).parameters else "experiment_ids"
