@@ -209,10 +209,7 @@ def by_type(document, encode):
     return made
 
 
-OF_RUNS = (
-    "metrics.jsonl", "verl.jsonl", "progress.csv", "mlflow.csv", "monitor.csv", "verl.log", "trl.log",
-    "evaluations.npz",
-)  # fmt: skip
+OF_RUNS = ("metrics.jsonl", "verl.jsonl", "progress.csv", "monitor.csv", "verl.log", "trl.log", "evaluations.npz")
 READERS = {
     **{name: (read_run, SourceError, by_bytes(name)) for name in OF_RUNS},
     "rows.jsonl": (read_run, SourceError, by_type([{"config": {"lr": 1.0}}, *ROWS], as_lines)),
