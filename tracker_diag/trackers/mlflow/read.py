@@ -43,8 +43,34 @@ def split(name: str) -> tuple[str, str]:
 
 def read_mlflow(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
     """The run `<run id>[@tracking uri]`."""
+    rows = Rows()
     with asking(name, source, "run id") as (client, run_id, _):
-        return _history(client, client.get_run(run_id), source, progress)
+        run = client.get_run(run_id)
+        keys = sorted(key for key in run.data.metrics if not key.startswith(SYSTEM))
+        if of_machine := len(run.data.metrics) - len(keys):
+            rows.note(f"{of_machine} metrics under {SYSTEM} have steps of their own: left out")
+        stepless: list[str] = []
+        for at, key in enumerate(keys):
+            history = client.get_metric_history(run_id, key)
+            counted = len(history) > 1 and {point.step for point in history} == {0}
+            if counted:
+                stepless.append(key)
+                history = sorted(history, key=lambda point: point.timestamp)
+            for count, point in enumerate(history):
+                step = count if counted else point.step
+                value = math.copysign(math.inf, point.value) if abs(point.value) >= LARGEST else point.value
+                rows.put_row(step, {key: value}, f"step {step}", point.timestamp / 1000)
+            if progress:
+                progress((at + 1) / len(keys))
+        if stepless:
+            many = f"{len(stepless)} metrics were logged without steps, first {stepless[0]!r}"
+            rows.note(f"{many}: their values are counted")
+        acknowledged = {key: value for key, value in run.data.tags.items() if key.startswith(ACKNOWLEDGED)}
+        finished = rows.finish(source, {key: plain(value) for key, value in run.data.params.items()} | acknowledged)
+        left = _left(client, run)
+        findings = tuple(json.loads(left[FINDINGS])["findings"]) if FINDINGS in left else ()
+        ended = None if run.info.status in UNDERWAY else run.info.status.lower()
+        return replace(finished, findings=findings, context=left.get(CONTEXT), ended=ended)
 
 
 def list_mlflow(name: str, source: str, *, project: bool = False) -> list[Listed]:
@@ -118,34 +144,6 @@ def asking(name: str, source: str, form: str) -> Generator[tuple[Any, str, str]]
             if "failed with exception" in text and (cause := re.search(r"Caused by (\w+)", str(error))):
                 text = f"no answer from {without_password(uri)} ({cause[1]})"
             raise (Gone if getattr(error, "error_code", "") == MISSING else SourceError)(f"{source}: {text}") from error
-
-
-def _history(client: Any, run: Any, source: str, progress: Progress | None) -> FinishedRun:
-    rows = Rows()
-    keys = sorted(key for key in run.data.metrics if not key.startswith(SYSTEM))
-    if of_machine := len(run.data.metrics) - len(keys):
-        rows.note(f"{of_machine} metrics under {SYSTEM} have steps of their own: left out")
-    stepless: list[str] = []
-    for at, key in enumerate(keys):
-        history = client.get_metric_history(run.info.run_id, key)
-        counted = len(history) > 1 and {point.step for point in history} == {0}
-        if counted:
-            stepless.append(key)
-            history = sorted(history, key=lambda point: point.timestamp)
-        for count, point in enumerate(history):
-            step = count if counted else point.step
-            value = math.copysign(math.inf, point.value) if abs(point.value) >= LARGEST else point.value
-            rows.put_row(step, {key: value}, f"step {step}", point.timestamp / 1000)
-        if progress:
-            progress((at + 1) / len(keys))
-    if stepless:
-        rows.note(f"{len(stepless)} metrics were logged without steps, first {stepless[0]!r}: their values are counted")
-    acknowledged = {key: value for key, value in run.data.tags.items() if key.startswith(ACKNOWLEDGED)}
-    finished = rows.finish(source, {key: plain(value) for key, value in run.data.params.items()} | acknowledged)
-    left = _left(client, run)
-    findings = tuple(json.loads(left[FINDINGS])["findings"]) if FINDINGS in left else ()
-    ended = None if run.info.status in UNDERWAY else run.info.status.lower()
-    return replace(finished, findings=findings, context=left.get(CONTEXT), ended=ended)
 
 
 def _left(client: Any, run: Any) -> dict[str, str]:

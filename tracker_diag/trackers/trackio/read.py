@@ -55,7 +55,26 @@ def read_trackio(name: str, source: str, progress: Progress | None = None) -> Fi
         rows = Rows()
         if len(ids) > 1:
             rows.note(f"{len(ids)} runs have this name; the last was read, the others by their ids")
-        return _run(store, ids[-1], rows, source, progress)
+        run_id = ids[-1]
+        (count,) = store.execute("SELECT COUNT(*) FROM metrics WHERE run_id = ?", (run_id,)).fetchone()
+        query = "SELECT step, timestamp, metrics FROM metrics WHERE run_id = ? ORDER BY id"
+        for step, timestamp, metrics in store.execute(query, (run_id,)):
+            try:
+                numbers = dict(_numbers(json.loads(metrics)))
+                rows.put_row(step_of(step, source), numbers, f"step {step}", clock_of({"timestamp": timestamp}))
+            except SourceError as error:
+                rows.skip(error)
+            except UNREADABLE as error:
+                rows.skip(SourceError(f"{source}: step {step}: no JSON object: {one_line(error)}"))
+            if progress:
+                progress(rows.added / count)
+        settings = store.execute("SELECT config FROM configs WHERE run_id = ?", (run_id,)).fetchone()
+        try:
+            config = {k: v for k, v in flat(json.loads(settings[0]), ".") if not k.startswith("_")} if settings else {}
+        except UNREADABLE as error:
+            rows.note(f"its settings are no JSON object: {one_line(error)}")
+            config = {}
+        return rows.finish(source, config)
 
 
 def list_trackio(name: str, source: str, *, project: bool = False) -> list[Listed]:
@@ -84,28 +103,6 @@ def list_trackio(name: str, source: str, *, project: bool = False) -> list[Liste
 def _ended(store: sqlite3.Connection, run_id: str) -> str | None:
     query = "SELECT metrics FROM metrics WHERE run_id = ? ORDER BY id DESC LIMIT 2"
     return "finished" if any(LAST in str(metrics) for (metrics,) in store.execute(query, (run_id,))) else None
-
-
-def _run(store: sqlite3.Connection, run_id: str, rows: Rows, source: str, progress: Progress | None) -> FinishedRun:
-    (count,) = store.execute("SELECT COUNT(*) FROM metrics WHERE run_id = ?", (run_id,)).fetchone()
-    query = "SELECT step, timestamp, metrics FROM metrics WHERE run_id = ? ORDER BY id"
-    for step, timestamp, metrics in store.execute(query, (run_id,)):
-        try:
-            numbers = dict(_numbers(json.loads(metrics)))
-            rows.put_row(step_of(step, source), numbers, f"step {step}", clock_of({"timestamp": timestamp}))
-        except SourceError as error:
-            rows.skip(error)
-        except UNREADABLE as error:
-            rows.skip(SourceError(f"{source}: step {step}: no JSON object: {one_line(error)}"))
-        if progress:
-            progress(rows.added / count)
-    settings = store.execute("SELECT config FROM configs WHERE run_id = ?", (run_id,)).fetchone()
-    try:
-        config = {k: v for k, v in flat(json.loads(settings[0]), ".") if not k.startswith("_")} if settings else {}
-    except UNREADABLE as error:
-        rows.note(f"its settings are no JSON object: {one_line(error)}")
-        config = {}
-    return rows.finish(source, config)
 
 
 def _numbers(values: dict[str, object]) -> Iterator[tuple[str, object]]:

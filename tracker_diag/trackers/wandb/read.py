@@ -26,8 +26,22 @@ UNDERWAY = {"running", "pending", "preempting"}
 
 def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
     """The run `<entity>/<project>/<run>` on the server that W&B is logged in to, all of its rows."""
+    rows, axis = Rows(), Axis()
     with _asking(name, source) as api:
-        return _history(api.run(name), api, source, progress)
+        run = api.run(name)
+        for metric, step_metric in definitions_in(run.rawconfig):
+            axis.define(metric, step_metric)
+        count = max(int(run.lastHistoryStep) + 1, 1)
+        for row in run.scan_history():
+            axis.put_record(rows, row)
+            if progress and isinstance(at := row.get("_step"), int):
+                progress(min((at + 1) / count, 1.0))
+        if MORE in run.summary:
+            for other in api.runs(f"{run.entity}/{run.project}", filters={f"config.{OF}": run.id}):
+                for row in other.scan_history():
+                    axis.put_diagnostics(rows, row)
+        axis.note_on(rows)
+        return rows.finish(source, dict(flat(run.config, ".")))
 
 
 def finished_address(name: str, source: str) -> Address:
@@ -92,23 +106,6 @@ def _asking(name: str, source: str, form: str = RUN) -> Generator[Any]:
             address = re.search(r"https?://\S+[^\s:.,]", text)
             text = f"no answer from {address[0] if address else 'the server'} within {TIMEOUT} s"
         raise (Gone if text.startswith("Could not find run") else SourceError)(f"{source}: {text}") from error
-
-
-def _history(run: Any, api: Any, source: str, progress: Progress | None) -> FinishedRun:
-    rows, axis = Rows(), Axis()
-    for metric, step_metric in definitions_in(run.rawconfig):
-        axis.define(metric, step_metric)
-    count = max(int(run.lastHistoryStep) + 1, 1)
-    for row in run.scan_history():
-        axis.put_record(rows, row)
-        if progress and isinstance(at := row.get("_step"), int):
-            progress(min((at + 1) / count, 1.0))
-    if MORE in run.summary:
-        for other in api.runs(f"{run.entity}/{run.project}", filters={f"config.{OF}": run.id}):
-            for row in other.scan_history():
-                axis.put_diagnostics(rows, row)
-    axis.note_on(rows)
-    return rows.finish(source, dict(flat(run.config, ".")))
 
 
 def definitions_in(config: dict[str, Any]) -> list[tuple[str, str]]:

@@ -83,17 +83,7 @@ def _ours(workspaces: Any, entity: str, project: str) -> Any:
 
 
 def save_report(entity: str, project: str, run_id: str, summary: Summary, keys: Collection[str]) -> str:
-    """Save a new report on the run; its address."""
-    made = report(entity, project, run_id, summary, keys)
-    try:
-        made.save()
-    except Exception as error:  # what the client raises is of no one kind
-        raise DiagError(f"wandb:{entity}/{project}: no report saved: {error}") from error
-    return str(made.url)
-
-
-def report(entity: str, project: str, run_id: str, summary: Summary, keys: Collection[str]) -> Any:
-    """The report as a `wandb_workspaces` Report, not saved yet.
+    """Save a new report on the run; its address.
 
     Args:
         keys: what the run has logged, under its own names and ours.
@@ -111,10 +101,11 @@ def report(entity: str, project: str, run_id: str, summary: Summary, keys: Colle
         # "ID" is that of a run, and the set of runs is this one alone.
         runs = reports.Runset(entity=entity, project=project, name=run_id, filters=f'ID == "{run_id}"')
         blocks += [reports.H2(text="What it rests on"), reports.PanelGrid(runsets=[runs], panels=plots)]
-    return reports.Report(
-        entity=entity,
-        project=project,
-        title=f"{run_id}: {first.rule.title if first else 'nothing found'}"[:128],
-        description=f"tracker_diag, {summary.steps} steps",
-        blocks=blocks,
-    )
+    title = f"{run_id}: {first.rule.title if first else 'nothing found'}"[:128]
+    about = f"tracker_diag, {summary.steps} steps"
+    made = reports.Report(entity=entity, project=project, title=title, description=about, blocks=blocks)
+    try:
+        made.save()
+    except Exception as error:  # what the client raises is of no one kind
+        raise DiagError(f"wandb:{entity}/{project}: no report saved: {error}") from error
+    return str(made.url)
