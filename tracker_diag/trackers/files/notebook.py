@@ -102,7 +102,9 @@ def _records(where: str, table: list[list[str]]) -> Iterator[tuple[str, Mapping[
     of_trainer = bool(LOSSES.keys() & set(header))
     names = [_name(name) if of_trainer else name for name in header]
     for cells in body:
-        record = dict(zip(names, map(_number, cells), strict=False)) if len(cells) == len(header) else {}
+        values = [cell(text.replace(",", "")) for text in cells] if len(cells) == len(header) else []
+        # "No log" and other words are no values.
+        record = {name: value for name, value in zip(names, values, strict=False) if isinstance(value, float)}
         step = None if column is None else integer(record.pop(names[column], None))
         yield where, {"step": step} | {name: value for name, value in record.items() if name}
 
@@ -114,9 +116,3 @@ def _name(column: str) -> str:
     if re.fullmatch(r"[A-Z][a-z0-9]*( [A-Z][a-z0-9]*)*", column):
         return column.lower() if column in ("Step", "Epoch") else f"eval_{column.lower().replace(' ', '_')}"
     return column.replace(" / ", "/")
-
-
-def _number(text: str) -> float | None:
-    """The number in a cell; None for "No log" and other words."""
-    value = cell(text.replace(",", ""))
-    return value if isinstance(value, float) else None

@@ -24,7 +24,14 @@ def read_records(file: Path) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
     records: list[Mapping[str, Any]] = []
     odd = Odd()
     if head_of(file, 4) == b"PAR1":
-        records += _parquet(file)
+        require("pyarrow", "replay")
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            records += pq.read_table(file).to_pylist()
+        except (OSError, pa.ArrowException) as error:
+            raise SourceError(f"{file}: cannot be read: {one_line(error)}") from error
     else:
         for _, row, _ in read_objects(file, odd.count):
             if isinstance(row, SourceError):
@@ -35,18 +42,6 @@ def read_records(file: Path) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
         what = f"{file}: no sample in it, expected one JSON object a line, or Parquet"
         raise SourceError("; ".join((what, *odd.notes)))
     return [_as_sample(record) for record in records], odd.notes
-
-
-def _parquet(file: Path) -> list[Mapping[str, Any]]:
-    require("pyarrow", "replay")
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        records: list[Mapping[str, Any]] = pq.read_table(file).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise SourceError(f"{file}: cannot be read: {one_line(error)}") from error
-    return records
 
 
 def _as_sample(record: Mapping[str, Any]) -> Mapping[str, Any]:
