@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import TypeAlias
 
 from tracker_diag.errors import DiagError
@@ -181,7 +182,6 @@ def scrubbed(entry: Entry) -> Entry:
 
 
 def _table(table: Table) -> Table:
-    texts = {cell for row in table.rows for cell in row if isinstance(cell, str)}
-    clean = {text: without_secrets(text) for text in texts}
-    rows = [tuple(clean[cell] if isinstance(cell, str) else cell for cell in row) for row in table.rows]
+    clean = cache(without_secrets)
+    rows = (tuple(clean(cell) if isinstance(cell, str) else cell for cell in row) for row in table.rows)
     return replace(table, rows=tuple(rows))

@@ -12,7 +12,7 @@ being redeployed and answers 404 itself, a run that is restored."""
 
 TOO_LARGE = 413
 
-TOO_EARLY = frozenset({408, 425, 429})  # statuses below 500 that say nothing against what was sent
+AGAINST_IT = frozenset(range(400, 500)) - {408, 425, 429}  # statuses that say something against what was sent
 
 
 @contextmanager
@@ -33,8 +33,3 @@ def status(error: BaseException | None) -> int:
     of_mlflow: Any = getattr(error, "get_http_status_code", int)
     of_response: int | None = getattr(getattr(error, "response", None), "status_code", None)
     return of_response or int(of_mlflow())
-
-
-def is_against_it(error: Unavailable) -> bool:
-    """Whether it was answered by a 4xx that says something against what was sent."""
-    return 400 <= status(error) < 500 and status(error) not in TOO_EARLY

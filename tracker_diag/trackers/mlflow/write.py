@@ -18,7 +18,7 @@ from tracker_diag.report.tables import CHECKPOINTS, events_table
 from tracker_diag.report.tokens import WORST
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.mlflow import listen, read
-from tracker_diag.trackers.mlflow.answers import REFUSED, is_against_it, judged, status
+from tracker_diag.trackers.mlflow.answers import AGAINST_IT, REFUSED, judged, status
 from tracker_diag.trackers.mlflow.artifacts import Artifacts, HalfWritten, picture_file, table_file
 from tracker_diag.trackers.mlflow.tags import described, tags_of, with_links
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
@@ -331,7 +331,7 @@ class MlflowTracker(Tracker):
                 del waiting[key]
                 raise
             except Unavailable as error:
-                self._tries += is_against_it(error)
+                self._tries += status(error) in AGAINST_IT
                 if self._tries < tries:
                     raise
                 del waiting[key]

@@ -80,7 +80,13 @@ class TrackioTracker(Tracker):
             read.list_trackio(target, source)  # Trackio would begin one that is not there
             target = Address(zip(("project", "name"), read.split(target, source), strict=True))
         if isinstance(target, Address):
-            return cls._reopen(target)
+            options = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+            with redirect_stdout(StringIO()):
+                run = require("trackio", "trackio").init(project=target["project"], name=target["name"], **options)
+                tracker = cls(run)
+            tracker._kept.close()  # what it is given is in a journal
+            tracker._reopened = True
+            return tracker
         trackio: Any = sys.modules.get("trackio")
         if trackio is None or (target is not None and target is not trackio):
             return cls(target) if is_a(target, "trackio", "Run") else None
@@ -90,16 +96,6 @@ class TrackioTracker(Tracker):
         if target is None:
             return None
         raise DiagError("trackio: no run is underway, expected one; call trackio.init() before wrap(trackio)")
-
-    @classmethod
-    def _reopen(cls, address: Address) -> Tracker:
-        trackio: Any = require("trackio", "trackio")
-        options = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
-        with redirect_stdout(StringIO()):
-            tracker = cls(trackio.init(project=address["project"], name=address["name"], **options))
-        tracker._kept.close()  # what it is given is in a journal
-        tracker._reopened = True
-        return tracker
 
     @classmethod
     def watch(cls, begun: Callable[[Tracker], None]) -> Off:
