@@ -150,7 +150,7 @@ def diagnose(
     known = {f"{SETTING}{rule}": reason for rule, reason in (acknowledged or {}).items()}
     logged = dict.fromkeys(key for row in rows.values() for key in row)
     so_far = so_far or SoFar()
-    so_far.begin(run, judged, logged)
+    new = so_far.new(run, judged, logged)
     if so_far.judge is None:
         so_far.judge = Judge(
             chosen_rules, settings, config={**run.config, **known}, algorithm=algorithm,
@@ -162,8 +162,7 @@ def diagnose(
         ours = {key: next(iter(judge.keys.values({key: 0.0})), "") for key in logged}
         there = [key for key, name in ours.items() if name.partition(":")[0] in (TARGET, EVALUATION)]
         raise UnknownName("evaluation", evaluation, tuple(there) or ("none, as the log has no evaluation",))
-    new = dict(islice(judged.items(), so_far.rows, None))
-    so_far.include(new, *judge_steps(judge, _counted(inputs_of(new), len(new), progress)))
+    so_far.include(*judge_steps(judge, _counted(inputs_of(new), len(new), progress)))
     series, notices = dict(so_far.series), so_far.notices
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
@@ -188,34 +187,27 @@ class SoFar:
         self._about: list[object] = []
         self._seen: list[int] = []
 
-    @property
-    def rows(self) -> int:
-        """How many were judged."""
-        return len(self._seen)
-
-    def begin(self, run: FinishedRun, rows: Mapping[int, Mapping[str, float]], keys: Collection[str]) -> None:
-        """Forget all, unless `rows` begin with those that were judged, and `keys` are no new ones.
+    def new(
+        self, run: FinishedRun, rows: dict[int, dict[str, float]], keys: Collection[str]
+    ) -> dict[int, dict[str, float]]:
+        """The `rows` that are to be judged: all, unless they begin with those that were, and `keys` are no new ones.
 
         Where the diagnostics in the run have logged, rows say what is of all rows: they are judged together.
         """
         about: list[object] = [run.config, run.framework, run.quantum]
+        rows_here = [hash((step, *row, array("d", row.values()).tobytes())) for step, row in rows.items()]
         same = self.judge is not None and self.judge.keys.covers(keys) and not any(map(is_ours, keys))
-        if not same or about != self._about or _hashes(islice(rows.items(), self.rows)) != self._seen:
+        if not same or about != self._about or rows_here[: len(self._seen)] != self._seen:
             self.judge, self.series, self.notices, self._seen = None, {}, [], []
-        self._about = about
+        new = dict(islice(rows.items(), len(self._seen), None))
+        self._about, self._seen = about, rows_here
+        return new
 
-    def include(
-        self, rows: Mapping[int, Mapping[str, float]], series: Mapping[str, Mapping[int, float]], notices: list[Notice]
-    ) -> None:
-        """Take in further `rows`, and what they have come to."""
+    def include(self, series: Mapping[str, Mapping[int, float]], notices: list[Notice]) -> None:
+        """Take in what further rows have come to."""
         for name, values in series.items():
             self.series[name] = {**self.series.get(name, {}), **values}
         self.notices = [*self.notices, *notices]
-        self._seen += _hashes(rows.items())
-
-
-def _hashes(rows: Iterable[tuple[int, Mapping[str, float]]]) -> list[int]:
-    return [hash((step, *row, array("d", row.values()).tobytes())) for step, row in rows]
 
 
 def _counted(inputs: Iterable[T], n: int, progress: Progress | None) -> Iterator[T]:

@@ -11,7 +11,7 @@ from tracker_diag.errors import SourceError
 from tracker_diag.metrics.series import Pair
 from tracker_diag.trackers.tokens.columns import IMPLIED, PAIR_COLUMNS
 from tracker_diag.trackers.tokens.convert import from_rollouts, from_tensors, in_order
-from tracker_diag.trackers.tokens.files import ROLLOUTS, TENSORS, TokenFile, files_of
+from tracker_diag.trackers.tokens.files import ROLLOUTS, TENSORS, files_of
 from tracker_diag.trackers.tokens.plan import Piece, TablePart, cut, is_scattered, pieces_of
 from tracker_diag.trackers.tokens.prime_rl import ExportPart, exports_of
 from tracker_diag.trackers.tokens.skipped import Skipped
@@ -117,38 +117,33 @@ class TokenLog(AbstractContextManager["TokenLog"]):
         if self._exports:
             return
         for file in files_of(self.source):
-            renamed = {} if file.kind in TENSORS else self._columns  # those have our names since they were converted
+            table, renamed = file, self._columns
+            if file.kind in (*ROLLOUTS, *TENSORS):
+                self.converted = f"{file.kind} files are converted to Parquet on this disk first"
             with self.skipped.instead():
-                self._pieces += pieces_of(self._as_table(file), renamed, audit=self._audit)
+                if file.kind in ROLLOUTS:
+                    table = from_rollouts(file, self._scratch, renamed, self.skipped)
+                elif file.kind in TENSORS:  # it has our names since it was converted
+                    table, renamed = from_tensors(file, self._scratch, renamed), {}
+                self._pieces += pieces_of(table, renamed, audit=self._audit)
         if not self._pieces:
             left = self.skipped
             why = f"; {left.count} files cannot be read, the first: {left.first}" if left.count else ""
             raise SourceError(f"{self.source}: no rows{why}")
-        self._same_pairs()
-
-    def _as_table(self, file: TokenFile) -> TokenFile:
-        if file.kind not in (*ROLLOUTS, *TENSORS):
-            return file
-        self.converted = f"{file.kind} files are converted to Parquet on this disk first"
-        if file.kind in ROLLOUTS:
-            return from_rollouts(file, self._scratch, self._columns, self.skipped)
-        return from_tensors(file, self._scratch, self._columns)
+        self._leave_out_others()
 
     @cached_property
     def _scratch(self) -> Path:
         return Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="tracker_diag-")))
 
-    def _same_pairs(self) -> None:
-        """Leave out pieces that lack columns which the first one has."""
-        first = self._pieces[0]
-        kept: list[Piece] = []
-        for piece in self._pieces:
+    def _leave_out_others(self) -> None:
+        """Leave out pieces that have other columns than the first."""
+        first, *others = self._pieces
+        for piece in others:
             if differs := (piece.columns ^ first.columns) - {*IMPLIED}:
                 what = f"columns {', '.join(sorted(differs))} are not in all files, as in {first.file.name}"
                 self.skipped(SourceError(f"{piece.file.name}: {what}"))
-            else:
-                kept.append(piece)
-        self._pieces = kept
+                self._pieces.remove(piece)
 
 
 def read_tokens(

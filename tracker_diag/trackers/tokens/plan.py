@@ -106,8 +106,6 @@ class TablePart:
             return rows
         steps = rows["step"].to_numpy()
         mine = (steps >= self.first) & (steps <= self.last)
-        if mine.all():
-            return rows
         at = np.flatnonzero(mine)
         together = len(at) and at[-1] - at[0] + 1 == len(at)
         return rows.slice(at[0], len(at)) if together else rows.take(at)
