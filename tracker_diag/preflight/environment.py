@@ -127,14 +127,29 @@ class Course:
         until = time.monotonic() + self.seconds
 
         def play() -> None:
-            for episode in range(episodes):
+            for seed in range(episodes):
                 total = 0.0
-                for reward, over in _episode(env, act, episode, played):
-                    total += reward
+                played.underway = f"reset of episode {seed}"
+                observation, _ = env.reset(seed=seed) if _takes_seed(env) else env.reset()
+                _observed(env, observation, played)
+                for step in range(LONGEST):
+                    played.underway = f"the policy at step {step} of episode {seed}"
+                    action = act(observation)
+                    played.underway = f"step {step} of episode {seed}"
+                    observation, reward, terminated, truncated, _ = env.step(action)
+                    if not math.isfinite(reward):
+                        do = "find where it is made: a division by zero, a log of 0, an empty mean"
+                        raise Broken(f"{played.underway} gave the reward {reward}", do)
+                    _observed(env, observation, played)
+                    over = bool(terminated or truncated)
+                    total += float(reward)
+                    played.steps += 1
                     played.ended += over
                     if time.monotonic() > until:
                         played.returns += [total] if over else []
                         return
+                    if over:
+                        break
                 played.returns.append(total)
 
         within(self.seconds + 1, play, lambda: who + played.underway, CONTRACT)
@@ -186,27 +201,6 @@ def _random_of(env: Any) -> Act | None:
     return lambda _: space.sample()
 
 
-def _episode(env: Any, act: Act, seed: int, played: Played) -> Iterator[tuple[float, bool]]:
-    """Reward and whether the episode is over, of each step of it."""
-    played.underway = f"reset of episode {seed}"
-    observation, _ = env.reset(seed=seed) if _takes_seed(env) else env.reset()
-    _observed(env, observation, played)
-    for step in range(LONGEST):
-        played.underway = f"the policy at step {step} of episode {seed}"
-        action = act(observation)
-        played.underway = f"step {step} of episode {seed}"
-        observation, reward, terminated, truncated, _ = env.step(action)
-        if not math.isfinite(reward):
-            do = "find where it is made: a division by zero, a log of 0, an empty mean"
-            raise Broken(f"{played.underway} gave the reward {reward}", do)
-        _observed(env, observation, played)
-        played.steps += 1
-        over = bool(terminated or truncated)
-        yield float(reward), over
-        if over:
-            return
-
-
 def _observed(env: Any, observation: Any, played: Played) -> None:
     """Raise Broken if an observation is outside the environment's own space, or is not finite."""
     space = getattr(env, "observation_space", None)
@@ -231,9 +225,9 @@ def _takes_seed(env: Any) -> bool:
 
 def _scale(env: Any, played: Played) -> Check:
     """Whether observations have a size that networks take, and continuous actions one that they give."""
-    high = getattr(getattr(env, "action_space", None), "high", None)
-    low = getattr(getattr(env, "action_space", None), "low", None)
-    bound = 0.0 if high is None or low is None else float(max(np.abs(high).max(), np.abs(low).max()))
+    space = getattr(env, "action_space", None)
+    bounds = [np.abs(getattr(space, side)).max() for side in ("low", "high") if getattr(space, side, None) is not None]
+    bound = float(max(bounds, default=0.0))
     reason = f"the largest number in an observation is {played.largest:.3g}, in an action {bound:.3g}"
     observe = "normalise observations: VecNormalize of Stable-Baselines3, or NormalizeObservation of Gymnasium"
     act = "let actions be from -1 to 1 and scale them within the environment, as RescaleAction of Gymnasium does"
