@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,7 +74,8 @@ def watch(
             rules=chosen(rules), receivers=receivers_for(os.environ.get(NOTIFY, "").split()),
             expected_runs_between_false_alarms=false_alarm_in,
         )  # fmt: skip
-        with _until_interrupted(), _Screen(watcher, html, every, quiet=once) as screen:
+        screen = _Screen(watcher, html, every, quiet=once)
+        with _until_interrupted(), screen.frame:
             while True:
                 watcher.check(screen.show)
                 screen.show(now=True)
@@ -107,28 +108,20 @@ def _write_page(file: Path | None, fleet: Fleet, every: float | None) -> None:
             _log.warning("the page %s cannot be written: %s", file, error.strerror or error)
 
 
-class _Screen(AbstractContextManager["_Screen"]):
+class _Screen:
     """The runs during the watch: in a terminal a table, elsewhere a line for each change; if `quiet`, a bar alone."""
 
     def __init__(self, watcher: "Watch", html: Path | None, every: float, *, quiet: bool) -> None:
         self._watcher, self._html, self._every, self._quiet = watcher, html, every, quiet
-        self._console = Terminal()
-        self._live = Live(
-            console=self._console, auto_refresh=False, transient=True, redirect_stderr=sys.stderr.isatty()
-        )
+        self._console = console = Terminal()
+        self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stderr=sys.stderr.isatty())
         self._lines: set[str] = set()
         """What was last shown where there is no terminal."""
         self._shown_at = time.monotonic()
-        self._bar = bar(self._console)
+        self._bar = bar(console)
         self._runs = self._bar.add_task("judging", total=None, unit="runs")
-        if quiet:
-            self._bar.start()
-        elif self._console.is_terminal:
-            self._live.start()
-
-    def __exit__(self, *raised: object) -> None:
-        self._live.stop()
-        self._bar.stop()
+        self.frame = self._bar if quiet else self._live if console.is_terminal else nullcontext()
+        """What is on the screen meanwhile."""
 
     def show(self, *, now: bool = False) -> None:
         """Show how things are, once a second at most unless it is `now`."""
@@ -136,18 +129,15 @@ class _Screen(AbstractContextManager["_Screen"]):
         if not now and time.monotonic() - self._shown_at < 1:
             return
         self._shown_at, fleet = time.monotonic(), self._watcher.fleet
-        _write_page(self._html, fleet, self._every)
-        if self._quiet:
-            return
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._quiet:
             most = self._console.height - 6  # the heading and alerts need room
             self._live.update(FleetTable(fleet, most), refresh=True)
-            return
-        lines = [_line(row) for row in fleet.rows]
-        for line in lines:
-            if line not in self._lines:
+        elif not self._quiet:
+            lines = [_line(row) for row in fleet.rows]
+            for line in [line for line in lines if line not in self._lines]:
                 self._console.print(f"{fleet.at:%H:%M:%S} {line}", soft_wrap=True)
-        self._lines = {*lines}
+            self._lines = {*lines}
+        _write_page(self._html, fleet, self._every)
 
 
 def _line(row: FleetRow) -> str:

@@ -99,7 +99,7 @@ def remedies(blind: Mapping[str, Sequence[Reason]]) -> list[tuple[str, list[str]
     """What to give, with the rules that lack it; what opens most of them first."""
     opened: dict[str, list[str]] = {}
     for rule, reasons in blind.items():
-        for what in {remedy(reason) for reason in reasons} - {""}:
+        for what in dict.fromkeys(filter(None, map(remedy, reasons))):
             opened.setdefault(what, []).append(rule)
     return sorted(opened.items(), key=lambda item: -len(item[1]))
 

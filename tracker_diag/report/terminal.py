@@ -17,7 +17,6 @@ from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.timeline import LABEL, STYLE, timeline
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import Incident
 from tracker_diag.rules.logged import LiveFinding
 from tracker_diag.rules.record import tier_of
 from tracker_diag.rules.triage import Summary
@@ -65,7 +64,8 @@ def verdict(
     loud = [incident for incident in summary.incidents if incident.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
         curves = [_labelled(panel) for panel in panels(summary)[:3]]
-        dated = [_dated(summary, incident) for incident in loud]
+        harmed = [tuple(it.moved(onset=harmed_since(summary, it)) for it in incident.damage) for incident in loud]
+        dated = [replace(incident, damage=findings) for incident, findings in zip(loud, harmed, strict=True)]
         drawn = timeline(dated, summary.first_step, summary.last_step, curves, summary.events)
         parts += [Text(), drawn, Text()] if curves else [drawn]
     parts.append(_the_rest(summary, live, explains))
@@ -122,12 +122,6 @@ def _broke_first(summary: Summary, color: str, cost: str, live: Sequence[LiveFin
         rows.add_row("continue?", Text(cut(summary.recommendation.says, 134), style=style))
         add_rows(rows, "do first", [cut(line, 130) for line in first.rule.remedy[:1]])
     return rows
-
-
-def _dated(summary: Summary, incident: Incident) -> Incident:
-    """`incident` with its damage since the step that the line on damage names."""
-    damage = (finding.moved(onset=harmed_since(summary, finding)) for finding in incident.damage)
-    return replace(incident, damage=tuple(damage))
 
 
 def _since(summary: Summary, first: Finding, spending: str) -> str:

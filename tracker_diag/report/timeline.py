@@ -46,8 +46,13 @@ def timeline(
     table.add_column(no_wrap=True)
     ends = f"{first:<{WIDTH - len(str(last))}}{last}"
     table.add_row(Text(f"step  ({PENDING} onset, {FIRING} detected)", style="dim"), Text(ends, style="dim"))
-    everything, room = lanes(incidents), MOST_LANES - bool(events)
-    drawn, damage = everything[:room], incidents[0].damage
+    main, *others = incidents
+    ranked = [main.cause, *main.damage, *main.symptoms, *(incident.cause for incident in others)]
+    by_place: dict[tuple[str, str | None, str], list[Finding]] = {}
+    for finding in ranked:
+        by_place.setdefault((finding.rule.id, finding.pair, finding.slice), []).append(finding)
+    everything, room = [*by_place.values()], MOST_LANES - bool(events)
+    drawn, damage = everything[:room], main.damage
     lanes_of = Counter(findings[0].rule.id for findings in drawn)
     for findings in drawn:
         worst = max((finding.severity for finding in findings), key=SEVERITIES.index)
@@ -90,13 +95,3 @@ def _named(finding: Finding, *, alone: bool) -> str:
     """The rule, by its title, with the slice where that does not say it: of several, or one tool."""
     slice = "" if finding.slice == "all" or (alone and any_of(finding.slice) is None) else f"{finding.slice} "
     return f"{finding.rule.id} {slice}{finding.rule.title}"
-
-
-def lanes(incidents: Sequence[Incident]) -> list[list[Finding]]:
-    """The first incident's cause, its damage, its symptoms, then the others' causes; one for each rule and slice."""
-    first, *others = incidents
-    ranked = [first.cause, *first.damage, *first.symptoms, *(incident.cause for incident in others)]
-    drawn: dict[tuple[str, str | None, str], list[Finding]] = {}
-    for finding in ranked:
-        drawn.setdefault((finding.rule.id, finding.pair, finding.slice), []).append(finding)
-    return [*drawn.values()]
