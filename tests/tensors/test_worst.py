@@ -42,7 +42,7 @@ def tensors(rng, size=20, width=60, spread=0.1):
 
 def worst_of(given, places, limit=0.2, names=None):
     looked, names = WorstTokens(), names or Names()
-    looked.look_at(dict.fromkeys(places, limit))
+    looked.limits = dict.fromkeys(places, limit)
     for item in given if isinstance(given, list) else [given]:
         batch = TokenBatch.validated(**item)
         looked.observe(batch, label(batch, names), names)
@@ -171,7 +171,7 @@ def test_nothing_is_done_where_nothing_is_asked(rng, monkeypatch):
 
 def test_what_was_taken_is_forgotten(rng):
     looked, batch = WorstTokens(), TokenBatch.validated(**tensors(rng))
-    looked.look_at({POST: 0.2})
+    looked.limits = {POST: 0.2}
     looked.observe(batch, label(batch, Names()), Names())
     assert looked.taken(Names()).keys() == {POST}
     assert looked.taken(Names()) == {}
@@ -191,7 +191,7 @@ def test_the_devices_path_finds_the_same_and_never_waits(rng, monkeypatch, as_pa
     }
     host = {name: (value.float() if value.is_floating_point() else value).numpy() for name, value in device.items()}
     names, looked, places = Names(), WorstTokens(), dict.fromkeys((POST, ALL, Place("policy", "tool:1")), 0.2)
-    looked.look_at(places)
+    looked.limits = places
     with NoWaiting():
         for _ in range(2):
             batch = TokenBatch.validated(**device, check=False)

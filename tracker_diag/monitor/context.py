@@ -145,8 +145,7 @@ def versions_here() -> dict[str, str]:
 def code_here() -> Code | None:
     """The commit of the running program, or else of the working directory; None if git knows none."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    places = ([Path(main).absolute().parent] if main else []) + [Path()]
-    return next((code for place in places if (code := _code_in(place))), None)
+    return (_code_in(Path(main).absolute().parent) if main else None) or _code_in(Path())
 
 
 def _code_in(place: Path) -> Code | None:

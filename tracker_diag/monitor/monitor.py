@@ -176,7 +176,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     @property
     def wants_tokens(self) -> bool:
         """Whether the worst sequences of the next step are looked for, which takes its tokens and not their counts."""
-        return self._run.intake.worst.looks
+        return bool(self._run.intake.worst.limits)
 
     @property
     def tensors_say_step(self) -> bool:

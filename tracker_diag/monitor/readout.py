@@ -77,10 +77,12 @@ def statistics(
     A weight beyond float64 is left out; `largest` says how large it is.
     """
     estimates: dict[StatKey, Estimate] = {}
+    # Names that were met at run time; what they have no room for is none of them.
+    cells = [name for cell in CELLS for name in names.slices(cell) if name != f"{cell}:{OTHER}"]
     for pair in pairs:
         if windows[pair].signal:
             window, of_pair = windows[pair], stats[pair]
-            asked = {name: of_pair.get(any_of(name) or "", {}) for name in _cells(names)} | dict(of_pair)
+            asked = {name: of_pair.get(any_of(name) or "", {}) for name in cells} | dict(of_pair)
             for of_step, slices in ((False, window.slices(names, asked)), (True, window.fresh(names))):
                 for name, slice_window in slices.items():
                     for stat, with_error in asked.get(name, {}).items():
@@ -94,12 +96,6 @@ def statistics(
 
 _key = lru_cache(4096)(StatKey)
 """Cached: the same keys are built at every step."""
-
-
-def _cells(names: Names) -> Iterator[str]:
-    """Slices that were met at run time; what their names have no room for is none of them."""
-    for dimension in CELLS:
-        yield from (name for name in names.slices(dimension) if name != f"{dimension}:{OTHER}")
 
 
 def absent(windows: Mapping[Pair, PairWindow], reach: Reach) -> dict[Pair, Reason]:
@@ -196,10 +192,8 @@ def _against(earlier: Earlier, windows: Collection[Pair], *, whole: bool) -> str
 
 def _tokens(window: PairWindow | None) -> Counter[str]:
     """Tokens of each slice of `context` in the window, and of what is unknown."""
-    if window is None:
-        return Counter()
-    unknown = {UNKNOWN: window.unknown.n} if window.unknown else {}
-    return Counter({name: of_slice.n for name, of_slice in window.context.items()} | unknown)
+    slices = {} if window is None else window.context | ({UNKNOWN: window.unknown} if window.unknown else {})
+    return Counter({name: of_slice.n for name, of_slice in slices.items()})
 
 
 def lacking(windows: Mapping[Pair, PairWindow]) -> Callable[[StatKey], Reason]:

@@ -93,7 +93,9 @@ class WorstSequences:
                     onset = min(finding.onset for finding in places[place])
                     self._add(place, onset, replace(worst, step=step, window=mass))
             self._forget(places)
-            intake.worst.look_at({p: beyond(slices[p.slice]) for p, slices in windows_of.items() if p.slice in slices})
+            intake.worst.limits = {
+                place: beyond(slices[place.slice]) for place, slices in windows_of.items() if place.slice in slices
+            }
             if self._live and self._episodes and self._decoder and not intake.worst.given_ids and not self._warned:
                 self._warned = True
                 do = "give token_ids=... to observe, shaped as the log-probabilities are"

@@ -67,7 +67,7 @@ class Intake:
         batch = TokenBatch.validated(check=self._health.strict, **tensors)
         first, on_host_already = self._health.strict, not batch.is_on_device
         # Of a batch on the host labels of all tokens are made for what needs them alone.
-        labels = {} if on_host_already and not (first or self.worst.looks) else label(batch, self._names)
+        labels = {} if on_host_already and not (first or self.worst.limits) else label(batch, self._names)
         if first:
             self._health.warn(suspicions(tensors, batch, labels))
             self.shown_by = shown_by(tensors)

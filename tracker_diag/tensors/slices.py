@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
 from tracker_diag.metrics.series import CELLS, CONTEXT, FIRST, FIXED, NAMED_ROWS, OTHER, Dimension
 from tracker_diag.scrub import name_without_secrets
-from tracker_diag.stats.arrays import Array, RowArray, namespace
+from tracker_diag.stats.arrays import Array, namespace
 from tracker_diag.tensors.batch import TokenBatch
 
 
@@ -52,24 +53,16 @@ class Names:
         return rows if dimension == "context" else {f"{dimension}:{value}": row for value, row in rows.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "rows": {dimension: list(names) for dimension, names in self.rows.items()},
-            "folded": {dimension: list(names) for dimension, names in self.folded.items()},
-        }
+        return deepcopy({"rows": self.rows, "folded": self.folded})
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "Names":
         """The names that `state_dict` was taken of."""
         names = cls()
-        for dimension in names.rows:
-            names.rows[dimension] = [str(name) for name in state["rows"][dimension]]
-            names.folded[dimension] = [str(name) for name in state["folded"][dimension]]
+        for dimension in CELLS:
+            names.rows[dimension] = list(map(str, state["rows"][dimension]))
+            names.folded[dimension] = list(map(str, state["folded"][dimension]))
         return names
-
-    def table(self, dimension: Dimension, names: tuple[str, ...]) -> RowArray:
-        """(len(names) + 2,) int32: no row for −1, then the row of each code, then that of codes without a name."""
-        rows = [self.row(dimension, name) for name in names]
-        return np.array([NAMED_ROWS, *rows, NAMED_ROWS - 1], np.int32)
 
 
 def key_part(name: str) -> str:
@@ -147,7 +140,8 @@ def rows_given(batch: TokenBatch, names: Names, given: Mapping[str, Array]) -> d
         rows["advantage"] = xp.where(advantage > 0, 0, below)
     for dimension in CELLS:
         if dimension in given:
-            table = names.table(dimension, batch.names[dimension])
+            known = [names.row(dimension, name) for name in batch.names[dimension]]
+            table = np.array([NAMED_ROWS, *known, NAMED_ROWS - 1], np.int32)  # the last is of codes without a name
             rows[dimension] = _looked_up(given[dimension], batch.on_same_device(table))
     return rows
 

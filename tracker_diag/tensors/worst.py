@@ -40,8 +40,6 @@ HEAD = ("mass", "batch", "sequence", "length", "first", "position", "tool")
 """The first columns of a row; then come `WIDTH` of both log-probabilities, the kinds, and the ids, −1 for none."""
 FIELDS = 4
 
-NO_TOOL = NAMED_ROWS
-
 
 class Place(NamedTuple):
     """One slice of one pair."""
@@ -93,7 +91,8 @@ class WorstTokens:
     """Finds the worst sequences of the places that are asked for; nothing is done, and nothing costs, for others."""
 
     def __init__(self) -> None:
-        self._limits: Mapping[Place, float] = {}
+        self.limits: Mapping[Place, float] = {}
+        """The places to look at, each with the |log-ratio| beyond which its tail begins."""
         self._rows: dict[Place, Array] = {}
         self._asked: dict[Place, float] = {}
         """The limit that each of `_rows` was found with."""
@@ -102,21 +101,12 @@ class WorstTokens:
         self.given_ids = False
         """Whether the last batch that was looked at had token ids."""
 
-    @property
-    def looks(self) -> bool:
-        """Whether there is any place to look at."""
-        return bool(self._limits)
-
-    def look_at(self, limits: Mapping[Place, float]) -> None:
-        """From now on look at these places, each with the |log-ratio| beyond which its tail begins."""
-        self._limits = limits
-
     def observe(self, batch: TokenBatch, labels: Mapping[Dimension, Array], names: Names) -> None:
         """Look at the sequences of a batch. On a device nothing waits for it."""
         number, self._batches = self._batches, self._batches + 1
-        asked = {place.pair for place in self._limits}
+        asked = {place.pair for place in self.limits}
         sizes = {pair: _sizes(batch, pair) for pair in batch.pairs if pair in asked}
-        for place, limit in self._limits.items():
+        for place, limit in self.limits.items():
             member = _member(place, batch, labels, names) if place.pair in sizes else None
             if member is not None:
                 self.given_ids = batch.token_ids is not None
@@ -126,7 +116,7 @@ class WorstTokens:
                 chosen = _top(mass, MOST)
                 start, end = _ends(batch, chosen)
                 at = _largest_token(batch, sizes[place.pair], member, (chosen, start, end))
-                of_tool = labels["tool"][at] if "tool" in labels else 0 * at + NO_TOOL
+                of_tool = labels["tool"][at] if "tool" in labels else 0 * at + NAMED_ROWS
                 head = {"mass": mass[chosen], "batch": 0 * at + number, "sequence": chosen, "tool": of_tool}
                 rows = _rows(batch, place.pair, member, head | {"start": start, "end": end, "at": at})
                 self._asked.setdefault(place, limit)
@@ -138,15 +128,14 @@ class WorstTokens:
     def taken(self, names: Names) -> dict[Place, Found]:
         """What was found since the last call; waits for a device if it is there."""
         rows, self._rows, asked, self._asked, self._batches = self._rows, {}, self._asked, {}, 0
-        if rows and on_device(next(iter(rows.values()))):
-            xp, sizes = namespace(next(iter(rows.values()))), [len(values) for values in rows.values()]
-            parts = np.split(xp.concatenate(list(rows.values())).cpu().numpy(), np.cumsum(sizes)[:-1])
-            rows = dict(zip(rows, parts, strict=True))
-        tool = names.slices("tool")
-        named = {row: name.partition(":")[2] for name, row in tool.items()}
+        values = list(rows.values())
+        if values and on_device(values[0]):
+            parts = namespace(values[0]).concatenate(values).cpu().numpy()
+            rows = dict(zip(rows, np.split(parts, np.cumsum(list(map(len, values)))[:-1]), strict=True))
+        named = {row: name.partition(":")[2] for name, row in names.slices("tool").items()}
         worst: dict[Place, Found] = {}
-        for place, values in rows.items():
-            kept = np.asarray(values, np.float64)
+        for place, each in rows.items():
+            kept = np.asarray(each, np.float64)
             kept = kept[kept[:, 0] > 0]  # what has no tail there, or is no sequence at all
             if len(kept):
                 kept = kept[np.argsort(-kept[:, 0], kind="stable")]
