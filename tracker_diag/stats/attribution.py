@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -34,7 +34,7 @@ class Carrier:
         return f"{self.cell} carries {self.growth:.0%} of the growth with {self.tokens:.0%} of the tokens"
 
     def to_json(self) -> dict[str, Any]:
-        return {"cell": self.cell, "growth": self.growth, "tokens": self.tokens, "least": self.least}
+        return asdict(self)
 
 
 def carriers(cells: Mapping[str, tuple[IntArray, IntArray]], beyond: int, among: int) -> Sequence[Carrier]:

@@ -31,13 +31,8 @@ FEW = 1 << 13  # values that are sorted in less time than it takes to look throu
 _DEVICE_CHUNK = 1 << 22  # bounds the temporaries; a device wants few large calls
 
 
-def _edges() -> Float64Array:
-    k = np.arange(BINS - 1)
-    edges: Float64Array = np.ldexp(1 + (k & 127) / 128, LOWEST + (k >> MANTISSA_BITS))
-    return edges
-
-
-EDGES = _edges()
+_OCTAVE, _PART = np.divmod(np.arange(BINS - 1), 1 << MANTISSA_BITS)
+EDGES: Float64Array = np.ldexp(1 + _PART / (1 << MANTISSA_BITS), LOWEST + _OCTAVE)
 """(4097,) float64: bin i, 1 ≤ i ≤ 4096, is [EDGES[i − 1], EDGES[i])."""
 
 QUANTILE_VALUES = np.concatenate([[0.0], 2 * EDGES[:-1] * EDGES[1:] / (EDGES[:-1] + EDGES[1:]), EDGES[-1:]])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ SMALL = 4.0
 TOTAL = FIELDS.index("total")
 
 
-@dataclass(frozen=True)
-class Segments:
+class Segments(NamedTuple):
     """Tokens next to each other that are of one sequence and one context, (q,) int64 each; none is empty."""
 
     begin: IntArray
@@ -29,19 +28,13 @@ class Segments:
     sequence: IntArray
 
     @property
-    def arrays(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """All four, contiguous."""
-        return self.begin, self.end, self.context, self.sequence
-
-    @property
     def lengths(self) -> IntArray:
         return self.end - self.begin
 
     def part(self, first: int, last: int) -> "Segments":
         """The segments from `first` up to `last`, with their tokens counted from the first of them."""
-        some = slice(first, last)
-        offset = self.begin[first]
-        return Segments(self.begin[some] - offset, self.end[some] - offset, self.context[some], self.sequence[some])
+        begin, end, context, sequence = (part[first:last] for part in self)
+        return Segments(begin - begin[0], end - begin[0], context, sequence)
 
     def tokens(self) -> IntArray:
         """(n,) where their tokens are."""
@@ -84,7 +77,7 @@ class Sums:
             sizes = np.array([len(part) for part in counted.nonfinite])
             by_token = np.array([len(part) != len(lengths) for part in rows], np.uint8)
             compiled.call(
-                "fold", *_contiguous((new, old)), self._from_numerator, len(lengths), *segments.arrays,
+                "fold", *_contiguous((new, old)), self._from_numerator, len(lengths), *segments,
                 self.of_sequences.shape[1], len(rows), rows, by_token, sizes, counted.counts, counted.nonfinite,
                 self._sums, self.of_sequences,
             )  # fmt: skip
@@ -127,7 +120,7 @@ def pulls_of(
     if compiled := kernel():
         sums = np.zeros((contexts, SIZE))
         given = [None if part is None else np.ascontiguousarray(part, np.float64) for part in (share, *multiplied)]
-        where = (len(share), *segments.arrays[:3])
+        where = (len(share), *segments[:3])
         compiled.call("pulls", *_contiguous(pair), *where, *given, *log_limits(clip), MOST, sums)
         return sums
     r, context = _of_tokens(pair, segments)
@@ -141,7 +134,7 @@ def applied_of(pair: Sequence[FloatArray], segments: Segments, applied: Array, c
     """(contexts, 5) `applied_sums` of `segments`; `applied` (N,) are the weights that the optimiser used."""
     if compiled := kernel():
         sums, weights = np.zeros((contexts, 5)), np.ascontiguousarray(applied, np.float64)
-        where = (len(segments.begin), *segments.arrays[:3])
+        where = (len(segments.begin), *segments[:3])
         compiled.call("applied", *_contiguous(pair), *where, weights, MODIFIED, LARGEST, sums)
         return sums
     r, context = _of_tokens(pair, segments)

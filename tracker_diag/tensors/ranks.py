@@ -181,7 +181,7 @@ class AllReduce(ThroughStore):
             self.names.adopt(theirs)
 
 
-Ranks: TypeAlias = AllReduce | ThroughStore
+Ranks: TypeAlias = ThroughStore
 """How the observations of several ranks come together. Failures are given by `errors`, never raised."""
 
 
@@ -239,7 +239,7 @@ def observation_of(integers: IntArray, sums: Float64Array, dimensions: Sequence[
 
 
 def _rows(dimensions: Sequence[Dimension]) -> list[int]:
-    return [*(rows_of(dimension) for dimension in dimensions), len(SEQUENCE_ROWS)]
+    return [*map(rows_of, dimensions), len(SEQUENCE_ROWS)]
 
 
 def _known(names: Names, agreed: Names) -> bool:
