@@ -70,16 +70,14 @@ class YamlFile:
             text = file.read_text(encoding="utf-8")
             with suppress(yaml.YAMLError, ValueError, RecursionError):
                 return cls._read(file, _Fast(text))
-            loader = _Loader(text)
+            return cls._read(file, _Loader(text))
         except OSError as wrong:
             raise error(f"{file}: cannot be read: {wrong.strerror}") from wrong
-        except (UnicodeDecodeError, yaml.YAMLError) as wrong:  # a control character is YAML's affair
-            raise error(f"{file}:1: cannot be read: {wrong}") from wrong
-        try:
-            return cls._read(file, loader)
         except yaml.MarkedYAMLError as wrong:
             line = wrong.problem_mark.line + 1 if wrong.problem_mark else 1
             raise error(f"{file}:{line}: {wrong.problem}") from wrong
+        except (UnicodeDecodeError, yaml.YAMLError) as wrong:  # a control character is YAML's affair
+            raise error(f"{file}:1: cannot be read: {wrong}") from wrong
         except (ValueError, RecursionError) as wrong:  # 0b_, which is no number, or a thousand brackets
             raise error(f"{file}:1: {wrong}") from wrong
 

@@ -52,12 +52,12 @@ Wanted: TypeAlias = Mapping[Pair, Mapping[str, Mapping[str, bool]]]
 
 def wanted(rules: Iterable[Rule]) -> Wanted:
     """What is logged, or what one of `rules` reads; growth and spikes are judged by their errors, nothing else is."""
-    of_pair: dict[Pair, dict[str, dict[str, bool]]] = {pair: {} for pair in PAIRS}
-    for pair, slices in of_pair.items():
-        for entry in STATISTICS.values():
-            for name in entry.logged:
-                if entry.is_logged(pair, name):
-                    slices.setdefault(name, {})[entry.name] = False
+    of_pair: dict[Pair, dict[str, dict[str, bool]]] = {
+        pair: {
+            name: {it.name: False for it in STATISTICS.values() if it.is_logged(pair, name)} for name in (*CONTEXT, ALL)
+        }
+        for pair in PAIRS
+    }
     for rule in rules:
         for signal, ref in rule.reads():
             reader = signal.signal if isinstance(signal, Often) else signal
@@ -80,17 +80,17 @@ def statistics(
     # Names that were met at run time; what they have no room for is none of them.
     cells = [name for cell in CELLS for name in names.slices(cell) if name != f"{cell}:{OTHER}"]
     for pair in pairs:
-        if windows[pair].signal:
-            window, of_pair = windows[pair], stats[pair]
-            asked = {name: of_pair.get(any_of(name) or "", {}) for name in cells} | dict(of_pair)
-            for of_step, slices in ((False, window.slices(names, asked)), (True, window.fresh(names))):
-                for name, slice_window in slices.items():
-                    for stat, with_error in asked.get(name, {}).items():
-                        known = STATISTICS[stat]
-                        if known.of_step is of_step:
-                            estimate = known.estimate(slice_window, with_error=with_error)
-                            if estimate is not None and math.isfinite(estimate.value):
-                                estimates[_key(pair, name, stat)] = estimate
+        window, of_pair = windows[pair], stats[pair]
+        if not window.signal:
+            continue
+        asked = {name: of_pair.get(any_of(name) or "", {}) for name in cells} | dict(of_pair)
+        for of_step, slices in ((False, window.slices(names, asked)), (True, window.fresh(names))):
+            for name, slice_window in slices.items():
+                for stat, with_error in asked.get(name, {}).items():
+                    known = STATISTICS[stat]
+                    estimate = known.estimate(slice_window, with_error=with_error) if known.of_step is of_step else None
+                    if estimate is not None and math.isfinite(estimate.value):
+                        estimates[_key(pair, name, stat)] = estimate
     return estimates
 
 

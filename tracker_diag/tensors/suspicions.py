@@ -16,8 +16,6 @@ GAPS = (
     "response_mask has gaps, and no model_mask was given: the gaps are taken for tool output, and what follows them "
     "for post_tool. If they are something else, give model_mask too, True on sampled tokens."
 )
-
-
 FAR = 0.5
 """Nats of mean |log-ratio|, below which nothing is suspected; a shift by one token gives about 1."""
 
@@ -122,14 +120,13 @@ def shown_by(given: Collection[str]) -> str:
     """From which of the tensors that came it is taken which tokens come after a tool."""
     if "after_tool" in given:
         return "as after_tool says"
-    mask = "model_mask" if "model_mask" in given else "response_mask" if "response_mask" in given else ""
-    if not mask:
-        return ""
-    within = " within response_mask" if {"model_mask", "response_mask"} <= {*given} else ""
-    later = "trajectory_ids" in given and "turn" in given
-    begins = ", and sequences that begin after one" if "begins_after_tool" in given else ""
-    begins = begins or (", and later turns of a trajectory" if later else "")
-    return f"what follows a gap of {mask}{within}{begins}"
+    masks = [mask for mask in ("model_mask", "response_mask") if mask in given]
+    begins = ""
+    if "begins_after_tool" in given:
+        begins = ", and sequences that begin after one"
+    elif {"trajectory_ids", "turn"} <= {*given}:
+        begins = ", and later turns of a trajectory"
+    return f"what follows a gap of {' within '.join(masks)}{begins}"
 
 
 POSITIVE = 1e-3
