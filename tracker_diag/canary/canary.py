@@ -74,9 +74,9 @@ class Canary:
         seconds: float = 5.0,
     ) -> None:
         self._sequences = tuple(tuple(int(token) for token in ids) for ids in sequences)
-        self._tokens = sum(max(len(ids) - 1, 0) for ids in self._sequences)
-        if self._tokens < FEWEST:
-            raise DiagError(f"sequences: {self._tokens} tokens to score given, expected at least {FEWEST}; take more")
+        tokens = sum(max(len(ids) - 1, 0) for ids in self._sequences)
+        if tokens < FEWEST:
+            raise DiagError(f"sequences: {tokens} tokens to score given, expected at least {FEWEST}; take more")
         if every < 1 or lag < 0 or seconds <= 0:
             raise DiagError(
                 f"every={every}, lag={lag}, seconds={seconds} given; expected every of at least 1, lag of at least "

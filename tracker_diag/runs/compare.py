@@ -19,7 +19,6 @@ from tracker_diag.runs.arms import Axis, Setting, aligned, differing
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.stats.arrays import Float64Array
 
-Scale: TypeAlias = Literal["ratio", "difference"]
 Points: TypeAlias = tuple[Float64Array, Float64Array]
 """(N,) places on the axis, and (N,) the values there, clipped so that no square overflows."""
 
@@ -68,7 +67,7 @@ class Parted:
     reference: float
     other: float
     """Mean levels from `parted` to `end`; geometric means on a logarithmic scale."""
-    scale: Scale
+    scale: Literal["ratio", "difference"]
     by: float
     """Ratio or difference of the levels, as `scale` says."""
     low: float

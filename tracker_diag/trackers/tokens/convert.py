@@ -54,16 +54,11 @@ def _tables_of(
     file: TokenFile, rows: Sequence[tuple[int, dict[str, Any]]], schema: Any, skipped: Skipped
 ) -> Iterator[Any]:
     """Tables of `rows`, each with its line, by `schema`, or that of the first; lines that differ are `skipped`."""
-    import pyarrow as pa
-
     try:
-        table = pa.Table.from_pylist([row for _, row in rows])
-        schema_here = schema or _plain(table.schema)
-        table = table.select(schema_here.names).cast(schema_here)
-    except (pa.ArrowException, KeyError, ValueError) as error:
-        (line, row), n = rows[0], len(rows) // 2
-        if n == 0:
-            skipped(SourceError(f"{file.path}:{line}: {_misfit(row, schema) or one_line(error)}"))
+        table = _table([row for _, row in rows], schema)
+    except SourceError as error:
+        if (n := len(rows) // 2) == 0:
+            skipped(SourceError(f"{file.path}:{rows[0][0]}: {error}"))
             return
         for part in (rows[:n], rows[n:]):
             for table in _tables_of(file, part, schema, skipped):
@@ -73,31 +68,32 @@ def _tables_of(
         yield table
 
 
-def _misfit(row: Mapping[str, Any], schema: Any) -> str:
-    """The first column of `row` that is not as in the lines before, which had `schema`."""
+def _table(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
+    """`rows` with the columns and types of `schema`, or else those of the first of them."""
     import pyarrow as pa
 
-    for field in schema or ():
-        if field.name not in row:
-            return f"column {field.name} is missing"
+    columns: dict[str, Any] = {}
+    for name in schema.names if schema else rows[0]:
+        if name not in rows[0]:
+            raise SourceError(f"column {name} is missing")
+        expected = schema and schema.field(name).type
         try:
-            pa.array([row[field.name]]).cast(field.type)
-        except pa.ArrowException as error:
-            return f"column {field.name}: {field.type} expected, as in the lines before: {one_line(error)}"
-    return ""
+            values = pa.array([row.get(name) for row in rows])
+            columns[name] = values.cast(expected or _widened(values.type))
+        except (pa.ArrowException, ValueError) as error:
+            what = f"{expected} expected, as in the lines before: " if expected else ""
+            raise SourceError(f"column {name}: {what}{one_line(error)}") from error
+    return pa.table(columns)
 
 
-def _plain(schema: Any) -> Any:
-    """`schema` with a column of nulls alone taken for floats: later lines may have some."""
+def _widened(given: Any) -> Any:
+    """A type of nulls alone is taken for floats: later lines may have some."""
     import pyarrow as pa
     from pyarrow import types
 
-    def widened(given: Any) -> Any:
-        if types.is_list(given):
-            return pa.list_(widened(given.value_type))
-        return pa.float64() if types.is_null(given) else given
-
-    return pa.schema([pa.field(field.name, widened(field.type)) for field in schema])
+    if types.is_list(given):
+        return pa.list_(_widened(given.value_type))
+    return pa.float64() if types.is_null(given) else given
 
 
 def _objects(file: TokenFile, names: Sequence[str], skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
