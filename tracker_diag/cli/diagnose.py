@@ -9,21 +9,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from tracker_diag.cli.options import (
-    SOURCE,
-    AsJson,
-    Blind,
-    FailOn,
-    FailOnOption,
-    FalseAlarmIn,
-    Framework,
-    Html,
-    Quiet,
-    Which,
-    refuse,
-    refusing,
-    save,
-)
+from tracker_diag.cli import options
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.bar import bar
@@ -37,22 +23,22 @@ from tracker_diag.trackers.finished import Progress
 
 
 def diagnose(
-    source: Annotated[str, typer.Argument(help=SOURCE)],
+    source: Annotated[str, typer.Argument(help=options.SOURCE)],
     *,
-    as_json: AsJson = False,
-    html: Html = None,
-    fail_on: FailOnOption = None,
-    framework: Framework = None,
+    as_json: options.AsJson = False,
+    html: options.Html = None,
+    fail_on: options.FailOnOption = None,
+    framework: options.Framework = None,
     algorithm: Annotated[str | None, typer.Option(help="ppo, grpo, gspo, dpo or sft, if the run does not say.")] = None,
     evaluation: Annotated[str, typer.Option(help="Key of the target evaluation, if the log has several.")] = "",
     acknowledge: Annotated[
         list[str] | None, typer.Option(metavar="RULE=REASON", help="A problem that you know of; the advice ignores it.")
     ] = None,
     since: Annotated[int | None, typer.Option(help="Leave out steps before this one.")] = None,
-    false_alarm_in: FalseAlarmIn = 100.0,
-    rules: Which = None,
-    blind: Blind = False,
-    quiet: Quiet = False,
+    false_alarm_in: options.FalseAlarmIn = 100.0,
+    rules: options.Which = None,
+    blind: options.Blind = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Say what broke first in a finished run, and what to do.
 
@@ -60,7 +46,7 @@ def diagnose(
     """
     from tracker_diag.rules.loader import chosen
 
-    with refusing():
+    with options.refusing():
         which = chosen(rules)
         if algorithm is not None and algorithm not in get_args(Algorithm):
             raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
@@ -70,9 +56,11 @@ def diagnose(
         )  # fmt: skip
     if not result.series and not result.summary.findings:
         keys = ", ".join(result.keys.unmapped[:5]) or "none"
-        refuse(f"{source}: none of its metrics is known here (it has {keys}); name its framework with --framework")
+        options.refuse(
+            f"{source}: none of its metrics is known here (it has {keys}); name its framework with --framework"
+        )
     if html:
-        save("--html", html, run_page(result))
+        options.save("--html", html, run_page(result))
     if as_json:
         typer.echo(json.dumps(result.to_json(), indent=1))
     else:
@@ -84,11 +72,11 @@ def _reasons(given: Sequence[str]) -> dict[str, str]:
     """What `--acknowledge` gives, by rule."""
     pairs = [text.partition("=") for text in given]
     if bad := [text for text, (_, _, reason) in zip(given, pairs, strict=True) if not reason.strip()]:
-        refuse(f"--acknowledge: {bad[0]!r} given, expected RULE=REASON, as in POL001='a tool was down'")
+        options.refuse(f"--acknowledge: {bad[0]!r} given, expected RULE=REASON, as in POL001='a tool was down'")
     return {rule.strip(): reason.strip() for rule, _, reason in pairs}
 
 
-def judged(source: str, **options: Any) -> Diagnosis:
+def judged(source: str, **settings: Any) -> Diagnosis:
     """The diagnosis of the run `source`, with bars in a terminal while reading and judging take long."""
     from tracker_diag.runs.diagnose import diagnose as judge
     from tracker_diag.trackers.open import read_run
@@ -96,7 +84,7 @@ def judged(source: str, **options: Any) -> Diagnosis:
     with _shown("reading") as progress:
         run = read_run(source, progress)
     with _shown("judging") as progress:
-        return judge(run, progress=progress, **options)
+        return judge(run, progress=progress, **settings)
 
 
 @contextmanager
@@ -107,7 +95,7 @@ def _shown(what: str) -> Iterator[Progress]:
         yield lambda share: it.update(task, completed=100 * share)
 
 
-def exit_on(summary: Summary, fail_on: FailOn | None) -> None:
+def exit_on(summary: Summary, fail_on: options.FailOn | None) -> None:
     """Leave with 1 if an incident of `summary` is of the severity `fail_on` or worse."""
     if fail_on and summary.level and SEVERITIES.index(summary.level) >= SEVERITIES.index(fail_on.value):
         raise typer.Exit(1)

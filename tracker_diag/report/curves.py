@@ -113,14 +113,12 @@ class Panel:
     """What is drawn over one axis: a series, or one statistic of both slices of `context`."""
 
     series: tuple[str, ...]
-    """Names of its lines."""
     lines: Mapping[str, Mapping[int, float]]
     """Values by step; by slice, by outcome, or under "" for a line that is alone."""
     role: Role
 
     @property
     def metric(self) -> Metric:
-        """What is declared of it."""
         return declared(self.series[0])
 
     @property

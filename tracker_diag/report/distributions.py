@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from tracker_diag.records import SAMPLES, Histogram
 from tracker_diag.stats.arrays import IntArray
@@ -14,9 +14,6 @@ LEAST, MOST = 1e-4, 30.0
 """|log-ratio| in nats at its left and at its right end."""
 RAREST = 5e-4
 """Share of tokens at its lower end."""
-
-Snapshots: TypeAlias = Sequence[tuple[int, tuple[Histogram, ...]]]
-"""Steps in rising order, and what was counted at each."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,8 @@ class Stepper:
     """Places on the axis in per cent, and the values there."""
 
 
-def steppers(snapshots: Snapshots) -> list[Stepper]:
-    """One for each pair, with the share of tokens beyond each |log-ratio|."""
+def steppers(snapshots: Sequence[tuple[int, tuple[Histogram, ...]]]) -> list[Stepper]:
+    """One for each pair of what was counted at rising steps, with the share of tokens beyond each |log-ratio|."""
     by_pair: dict[str, dict[int, dict[str, Histogram]]] = {}
     for step, histograms in snapshots:
         for it in histograms:
@@ -52,7 +49,7 @@ def steppers(snapshots: Snapshots) -> list[Stepper]:
     return shown
 
 
-def rewards(snapshots: Snapshots) -> Stepper | None:
+def rewards(snapshots: Sequence[tuple[int, tuple[Histogram, ...]]]) -> Stepper | None:
     """How many sequences had which reward, each step as high as its most frequent one; None where no rewards came."""
     given = {step: it for step, histograms in snapshots for it in histograms if it.pair == SAMPLES}
     if not given:

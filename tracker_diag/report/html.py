@@ -6,16 +6,8 @@ from typing import Any
 
 from tracker_diag.errors import MissingExtra
 from tracker_diag.records import Table
+from tracker_diag.report import curves
 from tracker_diag.report.charts import Chart, axis_ticks, chart, drawn_marks
-from tracker_diag.report.curves import (
-    PAIRS_IN_WORDS,
-    PLACES,
-    Role,
-    main_finding,
-    panels,
-    rests_on,
-    with_outcomes_together,
-)
 from tracker_diag.report.decision import decide, marks_of, since, where
 from tracker_diag.report.distributions import rewards, steppers
 from tracker_diag.report.evidence import speaks_against, speaks_for
@@ -33,14 +25,14 @@ def render_html(summary: Summary, tables: Sequence[Table] = (), cost: str = "", 
     filters: dict[str, Callable[..., Any]] = {
         "cell": _cell,
         "since": since,
-        "pair": PAIRS_IN_WORDS.get,
-        "place": PLACES.get,
+        "pair": curves.PAIRS_IN_WORDS.get,
+        "place": curves.PLACES.get,
         "where": where,
         "speaks_for": speaks_for,
         "speaks_against": speaks_against,
         "visible": visible,
     }
-    first = main_finding(summary)
+    first = curves.main_finding(summary)
     return rendered(
         "report.html.j2",
         filters,
@@ -51,7 +43,7 @@ def render_html(summary: Summary, tables: Sequence[Table] = (), cost: str = "", 
         marks=drawn_marks(marks_of(summary), ends),
         axis_ticks=axis_ticks(ends),
         ends=ends,
-        about=[(panel.name, panel.metric.meaning) for panel in panels(summary) if panel.metric.meaning],
+        about=[(panel.name, panel.metric.meaning) for panel in curves.panels(summary) if panel.metric.meaning],
         tables=[brief(by_growth(table)) for table in tables if table.name != WORST],
         worst=groups(summary.worst),
         means=MEANS,
@@ -76,18 +68,20 @@ def shown(summary: Summary) -> str | None:
 Summary.shown_by = shown  # from here, as rules know no report
 
 
-def _charts(summary: Summary, ends: tuple[float, float]) -> dict[Role, list[Chart]]:
+def _charts(summary: Summary, ends: tuple[float, float]) -> dict[curves.Role, list[Chart]]:
     """What is drawn, by its part on the page."""
-    first = main_finding(summary)
-    main = first and rests_on(first, summary.curves)
-    drawn: dict[Role, list[Chart]] = {"hero": [], "outcome": [], "evidence": [], "dashboard": []}
-    for panel in with_outcomes_together(panels(summary)):
+    first = curves.main_finding(summary)
+    main = first and curves.rests_on(first, summary.curves)
+    drawn: dict[curves.Role, list[Chart]] = {"hero": [], "outcome": [], "evidence": [], "dashboard": []}
+    for panel in curves.with_outcomes_together(curves.panels(summary)):
         lines = sorted(panel.lines.items(), key=lambda line: first is None or line[0] != first.slice)
         colors = [name if name in SLICES else "second" * (at > 0) for at, (name, _) in enumerate(lines)]
-        curves = [(PLACES.get(name, name), color, points) for color, (name, points) in zip(colors, lines, strict=True)]
+        shown = [
+            (curves.PLACES.get(name, name), color, points) for color, (name, points) in zip(colors, lines, strict=True)
+        ]
         usual = panel.role == "hero" and not panel.metric.outcome and main and main[1].baseline is not None
         before = first.onset if first is not None and usual else None
-        made = chart(panel.title, panel.unit, curves, ends, log=panel.log, before=before)
+        made = chart(panel.title, panel.unit, shown, ends, log=panel.log, before=before)
         if made is not None:
             drawn[panel.role].append(made)
     if not drawn["hero"] and drawn["outcome"]:  # nothing of a series that is NaN throughout can be drawn
