@@ -168,14 +168,10 @@ def _strip(sequence: WorstSequence, top: float) -> Strip:
     low, high = int(inside[0]), int(inside[-1]) + 1
     n, ratios, strong = high - low, sequence.log_ratios, strengths(sequence)
     heights = 50 * _heights(sequence) / top
-    up, down, broken = "", "", ""
-    for i in range(low, high):
-        x = f"M{i - low + 0.5:g} "
-        if strong[i] == BROKEN:
-            broken += f"{x}0v100"
-        elif sequence.sampled[i] and heights[i] >= 0.5:
-            up += f"{x}50v{-heights[i]:.0f}" if ratios[i] > 0 else ""
-            down += f"{x}50v{heights[i]:.0f}" if ratios[i] <= 0 else ""
+    tall = sequence.sampled & (heights >= 0.5) & (strong != BROKEN)
+    up = "".join(f"M{i - low + 0.5:g} 50v{-heights[i]:.0f}" for i in np.flatnonzero(tall & (ratios > 0)))
+    down = "".join(f"M{i - low + 0.5:g} 50v{heights[i]:.0f}" for i in np.flatnonzero(tall & (ratios <= 0)))
+    broken = "".join(f"M{i - low + 0.5:g} 0v100" for i in np.flatnonzero(strong == BROKEN))
     flags = sequence.tool_output.astype(np.int8)
     begun, ended = (np.flatnonzero(np.diff(flags, prepend=0, append=0) == sign).tolist() for sign in (1, -1))
     tools = tuple((100 * (a - low) / n, 100 * (b - a) / n) for a, b in zip(begun, ended, strict=True))
