@@ -1,6 +1,8 @@
 """The demo's world: what a call brings, what an episode earns, and what the tool's width changes."""
 
 import random
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,10 +66,11 @@ def test_width_widens_the_tools_text_and_nothing_else():
 
 
 def test_a_demonstration_is_a_perfect_episode():
+    demonstration = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "make_warm_start.py"))["demonstration"]
     rng = random.Random(1)
     for _ in range(50):
         task = world.draw_task(rng, 0.6)
-        tokens, sampled = world.demonstration(task, rng, 0.05)
+        tokens, sampled = demonstration(task, rng, 0.05)
         episode = Episode(task, rng, 0.0)
         for token in (token for token, mine in zip(tokens, sampled, strict=True) if mine):
             episode.sample(token)

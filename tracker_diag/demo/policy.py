@@ -30,7 +30,7 @@ class Policy(nn.Module):
 
 
 def warm_policy() -> Policy:
-    """The policy after supervised warm-up, as shipped; `warm_start.py` makes the file anew."""
+    """The policy after supervised warm-up, as shipped; `docs/make_warm_start.py` makes the file anew."""
     from safetensors.torch import load
 
     policy = Policy()

@@ -113,15 +113,3 @@ class Episode:
             self._solved += 1
         self._calls += 1
         self.forced = tool_output(self.rng, value, self.width)
-
-
-def demonstration(task: Task, rng: random.Random, width: float) -> tuple[list[int], list[bool]]:
-    """The tokens of a perfect episode, and which of them the policy is to produce."""
-    tokens, sampled = list(task.prompt), [False] * PROMPT_LENGTH
-    for key, value in zip(task.keys, task.values, strict=False):
-        output = tool_output(rng, value, width)
-        tokens += [CALL, *divmod(key, 10), *output]
-        sampled += [True] * 3 + [False] * len(output)
-    tokens += [ANS, *task.answer, EOS]
-    sampled += [True] * 4
-    return tokens, sampled

@@ -1,4 +1,4 @@
-"""Makes `warm_start.safetensors`: `python -m tracker_diag.demo.warm_start`, about a minute on one core.
+"""Makes `tracker_diag/demo/warm_start.safetensors`: `python docs/make_warm_start.py`, about a minute on one core.
 
 Label smoothing is needed. Without it the policy is too certain after warm-up. Its effective sample size is then near
 zero from the first steps on. No weight statistic can be read on such a run.
@@ -10,10 +10,22 @@ import torch
 from torch import nn
 
 from tracker_diag.demo.policy import WARM_START, Policy
-from tracker_diag.demo.world import PAD, demonstration, draw_task
+from tracker_diag.demo.world import ANS, CALL, EOS, PAD, PROMPT_LENGTH, Task, draw_task, tool_output
 
 STEPS = 1200
 BATCH = 128
+
+
+def demonstration(task: Task, rng: random.Random, width: float) -> tuple[list[int], list[bool]]:
+    """The tokens of a perfect episode, and which of them the policy is to produce."""
+    tokens, sampled = list(task.prompt), [False] * PROMPT_LENGTH
+    for key, value in zip(task.keys, task.values, strict=False):
+        output = tool_output(rng, value, width)
+        tokens += [CALL, *divmod(key, 10), *output]
+        sampled += [True] * 3 + [False] * len(output)
+    tokens += [ANS, *task.answer, EOS]
+    sampled += [True] * 4
+    return tokens, sampled
 
 
 def main() -> None:
