@@ -56,8 +56,6 @@ class Watch(Saved):
         excuses = signals_of(rule.harmless, rule.predicates)
         self._shown = tuple(dict.fromkeys((*self._required, *excuses, *rule.support)))
         self.deciding = [signals[name] for name in self._required]
-        self.moved = True
-        """Whether any of them may have another answer than at the last step."""
         self._judgement = Judgement((*rule.when, *rule.harmless), rule.predicates, signals, at)
         self._asked = self._judgement.series(rule.when)
         """Series for which the rule asks whether they are logged."""
@@ -105,13 +103,10 @@ class Watch(Saved):
         """Evaluate one step, after the signals. Returns whether a finding began, fired or was resolved."""
         for level in self._off.values():
             level.update()
-        if self.moved:  # most steps change nothing
-            basis = [signal.holds for signal in self.deciding]
-            basis += [series.logged for series in self._asked]
-            self.moved = None in basis[len(self.deciding) :]  # a series that is missing may count as not logged soon
-            if basis != self._basis:
-                self._basis = basis
-                self._verdict = self._judge()
+        basis = [*[signal.holds for signal in self.deciding], *[series.logged for series in self._asked]]
+        if basis != self._basis:  # most steps change nothing
+            self._basis = basis
+            self._verdict = self._judge()
         if self._off and self._verdict is False and self._is_off():
             self._missed, self._failed = 0, 0
             return False
@@ -152,7 +147,6 @@ class Watch(Saved):
 
     def rebaseline(self, step: int) -> bool:
         """Restart, if the rule uses a baseline. Returns whether this ended a firing finding."""
-        self.moved = True
         if not any(signal.historical for signal in self.deciding):
             return False
         fired = self.finding is not None and self.state == "firing"
@@ -177,7 +171,7 @@ class Watch(Saved):
         super().load_state_dict(state)
         kept = {name: level for name, level in state["off"].items() if name in self._signals}
         self._off = {name: OffLevel.of_state(self._signals[name].looks_at[0], level) for name, level in kept.items()}
-        self.moved, self._basis = True, []
+        self._basis = []
         self._silent = [name for name in self._required if name in state["silent"]]
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
         self.past = [Finding.of_state(self.rule, past) for past in state["past"]]
