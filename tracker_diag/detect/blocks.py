@@ -101,12 +101,8 @@ class BlockDetector(Saved, ABC, Generic[Settings]):
     @property
     def block(self) -> int:
         """Values of a block: fewer where the baseline has fewer than its steps."""
-        settings = self.settings
-        return (
-            settings.block
-            if self.size >= settings.baseline
-            else max(settings.block * self.size // settings.baseline, 2)
-        )
+        full, baseline = self.settings.block, self.settings.baseline
+        return full if self.size >= baseline else max(full * self.size // baseline, 2)
 
     @property
     def undetectable(self) -> float | None:

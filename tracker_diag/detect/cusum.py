@@ -118,11 +118,8 @@ class BlockCusum(BlockDetector[CusumSettings]):
     @property
     def _threshold(self) -> float:
         """h, higher where few values tell the noise of the baseline, by as much as in a short run."""
-        return (
-            few_values(self.settings.threshold, self.size)
-            if self.size < self.settings.baseline
-            else self.settings.threshold
-        )
+        usual = self.settings.threshold
+        return usual if self.size >= self.settings.baseline else few_values(usual, self.size)
 
     def _is_settled(self, values: Float64Array, means: Float64Array) -> bool:
         """Whether the tail of a slice has ceased to rise, as it does while the learning rate warms up.

@@ -128,9 +128,9 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
 
     A candidate opens no incident: what candidates alone have found is a note.
     """
-    return _sorted(
-        it if it.severity == "info" or any(map(_is_proven, it.findings)) else it.as_note() for it in connected(findings)
-    )
+    together = connected(findings)
+    settled = (it if it.severity == "info" or any(map(_is_proven, it.findings)) else it.as_note() for it in together)
+    return tuple(sorted(settled, key=_rank))
 
 
 def weighed(findings: Collection[Finding], together: Iterable[Incident]) -> list[Finding]:
@@ -170,19 +170,13 @@ def connected(findings: Collection[Finding]) -> tuple[Incident, ...]:
     for group in _overlapping(alone):
         cause = _cause(group)
         together.append(Incident(cause, (), tuple(finding for finding in group if finding is not cause)))
-    return _sorted(together)
-
-
-def _sorted(unsorted: Iterable[Incident]) -> tuple[Incident, ...]:
-    return tuple(sorted(unsorted, key=_rank))
+    return tuple(sorted(together, key=_rank))
 
 
 def _rank(incident: Incident) -> tuple[bool, bool, bool, tuple[int, int, int]]:
-    """Its place: what is a note or a fall that is over comes last, before it what only makes the machines dear."""
-    unexplained = incident.cause.rule.link == DAMAGE
-    passing = incident.severity == "info" or (unexplained and incident.state == "resolved")
+    """Its place: a note comes last, before it what only makes the machines dear."""
     only_costs = all(finding.rule.link == "resources" for finding in incident.findings)
-    return passing, only_costs, incident.severity != "error", _order(incident.cause)
+    return incident.severity == "info", only_costs, incident.severity != "error", _order(incident.cause)
 
 
 def never_rose(finding: Finding) -> bool:
@@ -258,9 +252,8 @@ def _all_causes(effect: int, direct: Sequence[set[int]]) -> set[int]:
 
 def _leads_to(cause: Finding, finding: Finding) -> bool:
     """Whether the rule of `cause` leads to that of `finding`, and the onsets allow it within their uncertainty."""
-    if finding.rule.id not in cause.rule.leads_to or finding.fired is None:
-        return False
-    return cause.onset - finding.onset <= _unsure(finding) and _overlap(cause, finding)
+    is_said = finding.rule.id in cause.rule.leads_to
+    return is_said and cause.onset - finding.onset <= _unsure(finding) and _overlap(cause, finding)
 
 
 def _hangs_together(a: Finding, b: Finding) -> bool:

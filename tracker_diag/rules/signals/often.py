@@ -47,7 +47,7 @@ class Often(Signal):
 
     @property
     def relative_to(self) -> SeriesRef | None:
-        return self.signal.relative_to if isinstance(self.signal, Threshold) else None
+        return getattr(self.signal, "relative_to", None)
 
     @model_validator(mode="after")
     def _possible(self) -> "Often":
