@@ -151,7 +151,7 @@ class Tally:
         for counts, nonfinite in zip(self.counts, self.nonfinite, strict=True):
             rows = counts[: len(nonfinite) * 2 * BINS]
             if compiled:
-                index, count = np.empty((2, rows.size + 1), np.int64)
+                index, count = np.empty(rows.size + 1, np.int64), np.empty(rows.size + 1, np.int64)
                 taken = compiled.call("taken", rows, rows.size, index, count)
                 cells = index[:taken].copy(), count[:taken].copy()
             else:
@@ -180,7 +180,7 @@ _spare: list[RowArray] = []
 def _cells(
     values: Any, labels: Sequence[Any], nonfinite: Sequence[IntArray], room: RowArray
 ) -> Iterator[tuple[RowArray, IntArray]]:
-    """For each partition the cell of each value (n,), and its part of `nonfinite`, to which NaN and inf are added.
+    """For each partition the cell of each value (n,), and its `nonfinite`, to which NaN and inf are added.
 
     `room` (2, n or more) is used for each: fresh arrays cost more in page faults than in arithmetic.
     """

@@ -21,7 +21,7 @@ ROWS = len(CONTEXT)
 
 
 class _SinceLast:
-    """Counts and tokens by row since the last value of each, which it gives once in a step as soon as it has enough."""
+    """Counts and tokens by row since the last value of each. In a step a row gives one value, once it has enough."""
 
     def __init__(self, needed: int, counts: IntArray, tokens: IntArray) -> None:
         self._needed, self._counts, self._tokens = needed, counts, tokens
