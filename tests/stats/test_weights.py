@@ -122,7 +122,7 @@ def test_sets_side_by_side_merge_set_by_set():
     for stacked in (first + second, WeightSums.merged(np.stack([first.array(), second.array()]))):
         np.testing.assert_allclose(stacked[0].array(), (parts[0] + parts[2]).array())
         np.testing.assert_allclose(stacked[1].array(), parts[1].array())
-        np.testing.assert_array_equal(WeightSums.of_array(stacked.array()).array(), stacked.array())
+        np.testing.assert_array_equal(WeightSums(*stacked.array()).array(), stacked.array())
 
 
 members = hnp.arrays(np.bool_, st.tuples(st.integers(1, 3), st.integers(0, 60)))

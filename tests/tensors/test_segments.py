@@ -131,7 +131,7 @@ def test_kernel_and_numpy_count_the_same_and_sum_alike(shape, drift, dtype, rng)
     for by_numpy, by_kernel in zip(by_path["numpy"].counted, by_path["kernel"].counted, strict=True):
         np.testing.assert_array_equal(by_numpy.counts, by_kernel.counts)
         np.testing.assert_array_equal(by_numpy.nonfinite, by_kernel.nonfinite)
-    by_numpy, by_kernel = (WeightSums.of_array(by_path[by].weights) for by in ("numpy", "kernel"))
+    by_numpy, by_kernel = (WeightSums(*by_path[by].weights) for by in ("numpy", "kernel"))
     for name, absolute in (("n", 0), ("largest", 0), ("first", 0), ("second", 0), ("squares", 0), ("total", 1e-13 * n)):
         np.testing.assert_allclose(getattr(by_numpy, name), getattr(by_kernel, name), rtol=1e-12, atol=absolute)
     np.testing.assert_allclose(by_numpy.k3, by_kernel.k3, rtol=1e-12, atol=1e-20 * n)  # numpy's k3 is a difference
@@ -170,7 +170,7 @@ def test_sums_of_stretches_are_those_of_weights(seed, scale, from_numerator):
     summed = stretch_sums(r, starts, from_numerator=from_numerator)
     member = np.repeat(row, np.diff(starts, append=len(r))) == np.arange(3)[:, None]
     expected = WeightSums.summed(r, member, from_numerator=from_numerator)
-    sums = WeightSums.of_array(sums_by_row(summed, row, 3))
+    sums = WeightSums(*sums_by_row(summed, row, 3))
     np.testing.assert_allclose(sums.array(), expected.array(), rtol=1e-10, atol=1e-12 * len(r))
     np.testing.assert_allclose(sums.ess, expected.ess, rtol=1e-12)
     np.testing.assert_allclose(sums.k3, expected.k3, rtol=1e-9, atol=1e-18 * len(r))

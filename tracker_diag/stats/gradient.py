@@ -26,15 +26,9 @@ MOST = 50.0
 
 
 def gradient_sums(
-    r: Array,
-    advantages: Array,
-    row: Array,
-    clip: tuple[float, float],
-    applied: Array | None = None,
-    *,
-    rows: int,
-    share: Array,
-) -> Array:
+    r: Array, advantages: Array, row: Array, clip: tuple[float, float], applied: Array | None = None, *,
+    rows: int, share: Array,
+) -> Array:  # fmt: skip
     """(rows, 13) float64, of `SHAPE` and one more, over the tokens of each row; they add up over parts.
 
     Args:

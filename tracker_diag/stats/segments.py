@@ -97,25 +97,18 @@ class Sums:
             with np.errstate(invalid="ignore"):
                 total = np.add.reduceat(r.astype(np.float64, copy=False), starts)
         np.add.at(self.of_sequences, (segments.context, segments.sequence), total)
-        self._sums[:] = (WeightSums.of_array(self._sums.T) + WeightSums.of_array(weights)).array().T
+        self._sums[:] = (WeightSums(*self._sums.T) + WeightSums(*weights)).array().T
 
 
 def pulls_of(
-    pair: Sequence[FloatArray],
-    segments: Segments,
-    multiplied: tuple[Array, Array | None],
-    share: Float64Array,
-    *,
-    clip: tuple[float, float],
-    contexts: int,
-) -> Float64Array:
-    """(contexts, 13) `gradient_sums` of `segments`.
+    pair: Sequence[FloatArray], segments: Segments, multiplied: tuple[Array, Array | None], share: Float64Array, *,
+    clip: tuple[float, float], contexts: int,
+) -> Float64Array:  # fmt: skip
+    """(contexts, 13) `gradient_sums` of `segments`, whose log-ratios are the difference of the `pair` (N,).
 
     Args:
-        pair: (N,) new and old log-probabilities in nats, whose difference is r.
         multiplied: (N,) advantages, and the weights that the loss is multiplied by, if any.
         share: (q,) 1 over the number of model tokens of each segment's sequence.
-        clip: how far below and above 1 the ratio is clipped.
     """
     if compiled := kernel():
         sums = np.zeros((contexts, SIZE))

@@ -119,13 +119,8 @@ class WeightSums:
         terms = (a * first, a * a * second, total, squares, k3)
         return cls(np.add.reduce(n), top, *map(np.add.reduce, terms))
 
-    @classmethod
-    def of_array(cls, values: Array) -> "WeightSums":
-        """The inverse of `array`."""
-        return cls(*values)
-
     def array(self) -> Array:
-        """(7, ...) the fields in their order, for transport and storage."""
+        """(7, ...) the fields in their order, for transport and storage; `WeightSums(*array)` is the inverse."""
         return stacked([getattr(self, name) for name in FIELDS])
 
     def __getitem__(self, index: int) -> "WeightSums":

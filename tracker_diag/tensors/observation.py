@@ -50,12 +50,12 @@ class Observation:
     @property
     def tokens(self) -> WeightSums:
         """(3,) exact sums over the tokens of each slice of `context`, and of those whose context is unknown."""
-        return WeightSums.of_array(self.sums[0])
+        return WeightSums(*self.sums[0])
 
     @property
     def sequences(self) -> WeightSums:
         """(3,) of both slices of `context` and of all: over the log-ratios summed over each sequence's tokens there."""
-        return WeightSums.of_array(self.sums[1])
+        return WeightSums(*self.sums[1])
 
     @classmethod
     def reduced(
@@ -207,7 +207,7 @@ class Observation:
 def added(sums: Sequence[Array], other: Sequence[Array]) -> list[Array]:
     """`sums` of two observations together."""
     both = list(zip(sums, other, strict=True))
-    weights = ((WeightSums.of_array(a) + WeightSums.of_array(b)).array() for a, b in both[:2])
+    weights = ((WeightSums(*a) + WeightSums(*b)).array() for a, b in both[:2])
     return [*weights, *(a + b for a, b in both[2:])]
 
 

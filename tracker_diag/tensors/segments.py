@@ -32,12 +32,9 @@ AT_ONCE = 1 << 18
 
 
 def reduced(
-    batch: TokenBatch,
-    names: Names,
-    first_group: int,
-    clip: tuple[float, float],
+    batch: TokenBatch, names: Names, first_group: int, clip: tuple[float, float],
     labels: Mapping[Dimension, Array] | None = None,
-) -> dict[Pair, Observation]:
+) -> dict[Pair, Observation]:  # fmt: skip
     """What each pair of `batch` comes to, where the batch is: the same bits in every process of a kind.
 
     `labels` are those of `slices.label`, where they are made already; a batch on the host needs none.
@@ -49,12 +46,9 @@ def reduced(
 
 
 def observations(
-    batch: TokenBatch,
-    names: Names,
-    first_group: int = 0,
-    at_once: int = AT_ONCE,
+    batch: TokenBatch, names: Names, first_group: int = 0, at_once: int = AT_ONCE,
     clip: tuple[float, float] = (0.2, 0.2),
-) -> dict[Pair, Observation]:
+) -> dict[Pair, Observation]:  # fmt: skip
     """What `Observation.reduced` makes of each pair of `batch`, which is on the host.
 
     Counts are the same, sums are to rounding.
