@@ -234,13 +234,9 @@ class Monitor(AbstractContextManager["Monitor"]):
                 self._run.observe(tensors, None if step is None else step_of(step), seconds)
 
     def observe_parts(
-        self,
-        observed: Mapping[Pair, Observation],
-        names: Names,
-        *,
-        missing: Mapping[Rank, int] | None = None,
-        lost: int = 0,
-    ) -> None:
+        self, observed: Mapping[Pair, Observation], names: Names, *,
+        missing: Mapping[Rank, int] | None = None, lost: int = 0,
+    ) -> None:  # fmt: skip
         """Take in what other processes have reduced on the host, as a part of the step of the next `log`.
 
         Args:

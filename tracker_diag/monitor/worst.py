@@ -68,14 +68,9 @@ class WorstSequences:
         self._warned = False
 
     def step(
-        self,
-        step: int,
-        findings: Sequence[Finding],
-        windows: Mapping[Pair, PairWindow],
-        intake: Intake,
-        *,
+        self, step: int, findings: Sequence[Finding], windows: Mapping[Pair, PairWindow], intake: Intake, *,
         alerted: bool,
-    ) -> list[Table]:
+    ) -> list[Table]:  # fmt: skip
         """Keep what the slices of `findings`, those that are open, have at `step`, and say where to look next.
 
         Args:

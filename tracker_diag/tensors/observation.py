@@ -96,13 +96,9 @@ class Observation:
 
     @classmethod
     def built(
-        cls,
-        sketches: Mapping[Dimension, Sketch],
-        tokens: Array,
-        sums: list[Array],
-        lengths: list[Array],
+        cls, sketches: Mapping[Dimension, Sketch], tokens: Array, sums: list[Array], lengths: list[Array],
         reached: Array,
-    ) -> "Observation":
+    ) -> "Observation":  # fmt: skip
         """The observation of these parts.
 
         Args:
