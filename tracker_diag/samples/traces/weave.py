@@ -36,16 +36,16 @@ def span_of_weave(call: Mapping[str, Any]) -> Span:
         about.setdefault("step", call["wb_run_step"])
     start, exception = seconds_of(call.get("started_at")), call.get("exception")
     raised = mapping(parsed(exception))
-    texts = (raised.get("type"), raised.get("message")) if raised else (exception,)  # without where it was raised
+    texts = [raised.get(key) for key in ("type", "message")]  # without where it was raised
     return Span(
         str(call["trace_id"]),
         str(call.get("id")),
-        call.get("parent_id"),
+        str(call["parent_id"]) if call.get("parent_id") else None,
         kind,
         name,
         start,
         between(start, seconds_of(call.get("ended_at"))),
-        status_of_error(*texts) if exception else "ok",
+        status_of_error(*([exception] if None in texts else texts)) if exception else "ok",
         call.get("inputs"),
         call.get("output"),
         _tokens(call.get("summary")) if kind == "llm" else None,
