@@ -91,18 +91,14 @@ def lint(folder: Folder) -> None:
     """Load all rules of a folder, and name what is wrong."""
     with refusing():
         rules = load_rules(folder)
-        _require_known(rules)
+        known = {rule.id for rule in in_force([rule for rule in rules if rule.own])}  # refuses the id of another
+        for rule in rules:
+            fired = (id for signal in rule.signals.values() if isinstance(signal, Fired) for id in signal.rules)
+            for other in (*rule.inhibits, *rule.leads_to, *fired):
+                if other not in known:
+                    message = f"{rule.where}: {rule.id} speaks of {other}, which is no rule"
+                    raise RuleError(message + nearest(other, known))
     typer.echo(f"{_count(rules)}, sound: {', '.join(rule.id for rule in rules)}")
-
-
-def _require_known(rules: Sequence[Rule]) -> None:
-    """RuleError if one of `rules` has the id of another in force, or names an unknown rule."""
-    known = {rule.id for rule in in_force([rule for rule in rules if rule.own])}
-    for rule in rules:
-        fired = (id for signal in rule.signals.values() if isinstance(signal, Fired) for id in signal.rules)
-        for other in (*rule.inhibits, *rule.leads_to, *fired):
-            if other not in known:
-                raise RuleError(f"{rule.where}: {rule.id} speaks of {other}, which is no rule{nearest(other, known)}")
 
 
 @rules_app.command("test")

@@ -9,9 +9,6 @@ import typer
 from tracker_diag.cli.options import refuse
 from tracker_diag.health import private
 
-FOLDERS = (Path(".claude/skills"), Path(".agents/skills"))
-"""Where coding agents look for skills in a project."""
-
 skill_app = typer.Typer(help="Teach a coding agent to use tracker-diag.", no_args_is_help=True)
 
 
@@ -31,7 +28,8 @@ def install(
     A file that is already there is replaced.
     """
     text = files("tracker_diag.cli").joinpath("SKILL.md").read_text(encoding="utf-8")
-    for folder in FOLDERS if to is None else (to.expanduser(),):
+    usual = (Path(".claude/skills"), Path(".agents/skills"))  # where coding agents look for skills in a project
+    for folder in usual if to is None else (to.expanduser(),):
         file = folder / "tracker-diag" / "SKILL.md"
         try:
             private(file, text)
