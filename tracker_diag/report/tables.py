@@ -1,6 +1,5 @@
 """The tables that are shown in every place: findings with evidence, slices now against their baseline."""
 
-import math
 from collections.abc import Sequence
 
 from tracker_diag.metrics.registry import PREFIX
@@ -48,7 +47,9 @@ def by_growth(table: Table) -> Table:
     now, then = table.columns.index("p95"), table.columns.index(BASELINE)
 
     def growth(row: tuple[Cell, ...]) -> float:
-        return float(row[now] or 0.0) / float(row[then] or math.inf)
+        value, baseline = row[now], row[then]
+        known = isinstance(value, float | int) and isinstance(baseline, float | int) and baseline > 0
+        return value / baseline if known else 0.0  # type: ignore[operator]  # both are numbers
 
     return Table(table.name, table.columns, tuple(sorted(table.rows, key=growth, reverse=True)))
 
