@@ -33,6 +33,8 @@ def _plain(value: Any) -> Any:
         return value.state_dict()
     if isinstance(value, list | tuple | deque):
         return [_plain(part) for part in value]
+    if isinstance(value, str):
+        return str(value)  # a text of a class of its own is none that a checkpoint is read with
     return dict(value) if isinstance(value, dict) else value
 
 

@@ -221,7 +221,7 @@ class Judge:
             "acknowledged": [asdict(known) for known in self._acknowledged],
             "open": self._open,
             "sampled": sorted(self._sampled),
-            "series": [[key, scalar.value, scalar.n, scalar.error] for key, scalar in self.series.items()],
+            "series": [[str(key), scalar.value, scalar.n, scalar.error] for key, scalar in self.series.items()],
             "non_finite": list(self._non_finite),
             "checked": self._checked,
         }
