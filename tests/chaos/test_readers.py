@@ -209,7 +209,10 @@ def by_type(document, encode):
     return made
 
 
-OF_RUNS = ("metrics.jsonl", "verl.jsonl", "progress.csv", "monitor.csv", "verl.log", "trl.log", "evaluations.npz")
+OF_RUNS = (
+    "metrics.jsonl", "verl.jsonl", "progress.csv", "mlflow.csv", "monitor.csv", "verl.log", "trl.log",
+    "evaluations.npz",
+)  # fmt: skip
 READERS = {
     **{name: (read_run, SourceError, by_bytes(name)) for name in OF_RUNS},
     "rows.jsonl": (read_run, SourceError, by_type([{"config": {"lr": 1.0}}, *ROWS], as_lines)),
