@@ -38,6 +38,7 @@ def table(tmp_path):
             "step": np.zeros(n * width, int), "sequence": np.repeat(np.arange(n), width), "position": position,
             "is_model": model, "in_loss": model, "old_logprob": trainer, "token_id": ids,
             "rollout_logprob": trainer - 0.02 * rng.normal(size=n * width),
+            "logprob_again": trainer - 0.02 * rng.normal(size=n * width),
         }  # fmt: skip
         columns = {name: value for name, value in (columns | changed).items() if value is not None}
         file = tmp_path / f"tokens-{len([*tmp_path.iterdir()])}.parquet"
@@ -52,6 +53,8 @@ TABLE_CHECKS = (
     "mask_tools",
     "mask_coverage",
     "mask_end",
+    "batch_form",
+    "sampler_step0",
 )
 
 
@@ -61,8 +64,9 @@ def test_a_token_table_is_audited(table):
     everything = np.ones(8 * 24, bool)
     results = checks("--tokens", table(in_loss=everything), "--eos-id", 2)
     assert {name for name in TABLE_CHECKS if results[name]["status"] == "fail"} == {"mask_prompt", "mask_tools"}
-    results = checks("--tokens", table(in_loss=None))
+    results = checks("--tokens", table(in_loss=None, logprob_again=None))
     assert results["mask_tools"]["status"] == "not checked"
+    assert results["sampler_step0"]["status"] == "pass"
 
 
 def test_a_table_for_preflight_is_replayed_as_any_other(table):
@@ -113,7 +117,7 @@ def test_the_terminal_says_it_and_the_exit_code_as_well(tmp_path):
     (tmp_path / "m.yaml").write_text("{device_gib: 8, actor: 7.0e9}")
     result = run("--memory", tmp_path / "m.yaml")
     assert result.exit_code == 1
-    assert result.stdout.startswith("tracker_diag: preflight: 1 failed, 0 passed, 23 not checked")
+    assert result.stdout.startswith("tracker_diag: preflight: 1 failed, 0 passed, 25 not checked")
     (tmp_path / "m.yaml").write_text("{device_gib: 800, actor: 7000000000}")
     assert run("--memory", tmp_path / "m.yaml").exit_code == 0
 

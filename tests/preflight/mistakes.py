@@ -129,6 +129,13 @@ MISTAKES = {
     "the mask is shifted by a token": Mistake("padded on the right",
         changed(loss_mask=shifted(B["model_mask"])), "mask_coverage"),
     "the end token is masked": Mistake("padded on the right", changed(loss_mask=without_end(B)), "mask_end"),
+    "the sampler has another temperature": Mistake("padded on the right",
+        changed(rollout_logprobs=1.6 * B["old_logprobs"]), "sampler_step0"),
+    "log-probs are of the next token": Mistake("padded on the right",
+        changed(rollout_logprobs=shifted(B["old_logprobs"])), "batch_form"),
+    "placeholders stand for log-probs": Mistake("padded on the right",
+        changed(rollout_logprobs=np.where(np.arange(40) % 20 < 1, 0.0, B["rollout_logprobs"]) *
+        (np.arange(40) % 12 > 0)), "sampler_step0"),
     "the evaluation's temperature is written nowhere": Mistake("GRPO in TRL",
         {"config": {"eval": {name: value for name, value in clean.EVALUATION.items() if name !=
         "temperature"}}}, "evaluation_complete"),

@@ -70,9 +70,12 @@ def batch(n=8, width=40, *, left=False):
         model[row, at + prompt + first : at + prompt + first + tool] = 0
         ids[row, at + prompt + first : at + prompt + first + tool] = TOOL
         ids[row, at + length - 1] = EOS
+    trainer = rng.uniform(-3, -0.05, (n, width))
     return {
         "token_ids": ids, "attention_mask": attended, "response_mask": response, "model_mask": model,
-        "loss_mask": model.copy(),
+        "loss_mask": model.copy(), "old_logprobs": trainer,
+        "rollout_logprobs": trainer - rng.normal(0, 0.02, trainer.shape),
+        "logprobs_again": trainer - rng.normal(0, 0.02, trainer.shape),
     }  # fmt: skip
 
 

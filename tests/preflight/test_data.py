@@ -121,7 +121,7 @@ def test_a_batch_without_what_a_check_needs_says_what_to_give():
     for batch in ({}, {"token_ids": np.ones((2, 3), int)}, {"loss_mask": None}):
         tried, result = statuses(batch)
         assert tried == dict.fromkeys(MASKS, "not checked")
-        assert all(result[name].do.startswith("give ") for name in MASKS)
+        assert all(result[name].do.startswith("give ") for name in (*MASKS, "batch_form", "sampler_step0"))
     tried, result = statuses({"loss_mask": np.ones((2, 3), int)})
     assert tried == dict.fromkeys(MASKS, "not checked")
 

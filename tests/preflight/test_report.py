@@ -26,7 +26,7 @@ ILL = {"rewards": np.zeros(30), "memory": {"device_gib": 80, "actor": 1e9}}
 def test_nothing_given_is_nothing_checked_with_what_to_give():
     report = td.preflight()
     assert {check.status for check in report.checks} == {"not checked"}
-    assert len({check.name for check in report.checks}) == len(report.checks) == 24
+    assert len({check.name for check in report.checks}) == len(report.checks) == 26
     assert all(check.do.startswith("give ") and check.reason for check in report.checks)
     assert report.exit_code == 0
 
@@ -41,7 +41,7 @@ def test_a_report_says_what_failed_first_and_fits_a_terminal():
     report = td.preflight(**ILL)
     assert report.exit_code == 1
     lines = plain(report).splitlines()
-    assert lines[0] == "tracker_diag: preflight: 1 failed, 1 passed, 22 not checked"
+    assert lines[0] == "tracker_diag: preflight: 1 failed, 1 passed, 24 not checked"
     assert lines[1].split() == ["failed", "reward_histogram"]
     assert lines[2].strip() == "all 30 rewards are 0"
     assert lines[3].strip() == "do: see whether the scorer runs at all, and on what"
@@ -98,7 +98,7 @@ def test_mlflow_shows_the_result_and_its_parameters_are_read(mlflow_store):
     assert table["check"].tolist() == [check.name for check in report.checks]
     assert table["status"].value_counts()["fail"] == 2
     events = mlflow.load_table("diag/events.json", run_ids=[active.info.run_id])["event"].tolist()
-    assert events[0] == "preflight: 2 failed, 2 passed, 20 not checked: evaluation_complete, reward_histogram"
+    assert events[0] == "preflight: 2 failed, 2 passed, 22 not checked: evaluation_complete, reward_histogram"
     client = mlflow.MlflowClient()
     assert [point.step for point in client.get_metric_history(active.info.run_id, "reward")] == [0]
 
@@ -109,7 +109,7 @@ def test_a_file_gets_the_event(tmp_path):
         monitor.log({"reward": 0.5}, 7)
         td.preflight(run=monitor, **ILL)
     lines = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
-    assert {"step": 7, "event": "preflight: 1 failed, 1 passed, 22 not checked: reward_histogram"} in lines
+    assert {"step": 7, "event": "preflight: 1 failed, 1 passed, 24 not checked: reward_histogram"} in lines
 
 
 def test_a_tracker_that_fails_is_counted_and_no_matter():

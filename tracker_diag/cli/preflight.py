@@ -34,7 +34,7 @@ def preflight(
 ) -> None:
     """Find mistakes in the wiring before training.
 
-    It checks environment, rewards, masks, settings, tools and memory.
+    It checks environment, rewards, masks, log-probs, settings, tools and memory.
     Exit code 0 if no check failed, 1 if one did, 2 for bad input.
     """
     from tracker_diag.preflight import files

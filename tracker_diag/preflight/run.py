@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from tracker_diag.attach.kit import dotted
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.monitor.monitor import Monitor
-from tracker_diag.preflight import environment, evaluation, masks, memory, minimal, rewards, tools
+from tracker_diag.preflight import environment, evaluation, masks, memory, minimal, rewards, sampler, tools
 from tracker_diag.preflight.check import Check, Report, failed, unchecked
 from tracker_diag.preflight.limits import Broken
 from tracker_diag.trackers.tracker import Event, give, writing
@@ -46,7 +46,8 @@ class Given(TypedDict, total=False):
     """(n,) the critic's values of the same steps, after it was trained on this rollout alone."""
     batch: Mapping[str, Any]
     """One real batch: what `Monitor.observe` takes, of shape (B, T), or (N,) with `sequence_ids`. Further: `loss_mask`
-    (what is trained on), `attention_mask` (0 on padding), `token_ids`."""
+    (what is trained on), `attention_mask` (0 on padding), `token_ids`. `logprobs_again` is a second pass over the same
+    tokens, with another batch size."""
     pad_id: int
     eos_id: int
     """The token that ends a response."""
@@ -95,6 +96,7 @@ PARTS = (
     Part(minimal.overfit_check, (minimal.OVERFITS,), minimal.GIVE_LOSSES),
     Part(minimal.critic_check, (minimal.CRITIC,), minimal.GIVE_RETURNS),
     Part(masks.mask_checks, masks.NAMES, masks.GIVE),
+    Part(sampler.sampler_checks, sampler.NAMES, sampler.GIVE),
     Part(tools.tool_checks, (tools.NAME, tools.OUTPUTS), tools.GIVE),
     Part(memory.memory_check, (memory.NAME,), memory.GIVE),
 )

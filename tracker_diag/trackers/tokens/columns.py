@@ -23,6 +23,7 @@ NAMED_COLUMNS = ("tool", "env", "prompt")
 AUDIT_COLUMNS = {
     "in_loss": "loss_mask",
     "token_id": "token_ids",
+    "logprob_again": "logprobs_again",
 }
 """Columns for checks before training, which `observe` does not take."""
 REQUIRED = ("step", "sequence", "position", "is_model")
@@ -39,6 +40,7 @@ KINDS = {
     "control": "boolean",
     "in_loss": "boolean",
     "token_id": "integer",
+    "logprob_again": "floating",
 }
 """The columns that are read, with the kind of type that each must have."""
 
