@@ -26,7 +26,7 @@ from zlib import crc32
 from tracker_diag.errors import DiagError
 from tracker_diag.health import folder, own_folder
 from tracker_diag.trackers.delivery.owner import Owner, here, owner_in, owner_of
-from tracker_diag.trackers.tracker import Tally, Tracker
+from tracker_diag.trackers.tracker import Tally, Tracker, asked
 
 VERSION = 6
 """Of the format; it is in the first line."""
@@ -260,7 +260,7 @@ def journal_for(tracker: Tracker, kind: str = "") -> Journal:
     Raises:
         OSError: the folder cannot be written to.
     """
-    about = {"tracker": tracker.name, "address": dict(tracker.address), "kind": kind}
+    about = {"tracker": tracker.name, "address": dict(asked(tracker, "address", {})), "kind": kind}
     base = f"{base_of(tracker)}{kind}"
     for path in sorted(folder().glob(f"{base}*{END}")) if not kind else ():
         with contextlib.suppress(NoJournal, OSError):
@@ -270,7 +270,8 @@ def journal_for(tracker: Tracker, kind: str = "") -> Journal:
 
 def base_of(tracker: Tracker) -> str:
     """What the names of the files for `tracker` begin with."""
-    return f"{tracker.name}-{file_name(tracker.address.get('run', str(os.getpid())))}"
+    address: Mapping[str, str] = asked(tracker, "address", {})
+    return f"{tracker.name}-{file_name(address.get('run', str(os.getpid())))}"
 
 
 def file_name(text: str) -> str:
