@@ -54,11 +54,12 @@ class GrowthSettings:
         """
         if runs == USUAL:
             return self
+        dialled = replace(self, expected_runs_between_false_alarms=runs)  # it refuses what makes no sense
         ratio = runs / USUAL
         threshold = max(self.short.threshold + math.log(ratio) / (2 * self.short.slack), 1.0)
         short = replace(self.short, threshold=threshold)
         long = replace(self.long, level=max(self.long.level * ratio, 10.0))
-        return replace(self, short=short, long=long, expected_runs_between_false_alarms=runs)
+        return replace(dialled, short=short, long=long)
 
     def limit(self, z: float) -> float:
         """What a limit of `z` standard deviations becomes, beyond which a normal tail has exp(−z²/2).
