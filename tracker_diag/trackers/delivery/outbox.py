@@ -147,7 +147,10 @@ class Outbox(Tracker):
 
     def close(self) -> None:
         """Wait for what is underway, as long as something gets through; what is left then stays in the journal."""
-        self._finish()
+        if self._ending:
+            self._finish()
+        else:  # the end could not be written
+            self.drain(exit_timeout())
 
     def _finish(self) -> bool:
         if self._thread is None or self._thread.ident is None:
