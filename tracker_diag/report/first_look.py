@@ -53,10 +53,11 @@ def first_look(
             rows.add_row("post_tool", shown_by)
     else:
         by_count: dict[str, list[str]] = {}  # pairs with as many tokens share a text
-        for pair in [pair for pair in tokens if pair not in lacks]:
-            there = f"{tokens[pair]['post_tool']:,} after a tool, {tokens[pair]['text_only']:,} before any"
-            by_count.setdefault(there, []).append(pair)
-        rows.add_row("tokens", "; ".join(f"{n} ({', '.join(names)})" for n, names in by_count.items()) or "none")
+        for pair, n in tokens.items():
+            if pair not in lacks:
+                there = f"{n['post_tool']:,} after a tool, {n['text_only']:,} before any"
+                by_count.setdefault(there, []).append(pair)
+        rows.add_row("tokens", "; ".join(f"{many} ({', '.join(names)})" for many, names in by_count.items()) or "none")
     if against:
         rows.add_row("baseline", against)
     seen = {name for n in tokens.values() for name, many in n.items() if many}

@@ -155,11 +155,7 @@ def name_of(series: str) -> str:
 def _outcome(summary: Summary) -> Reading | None:
     """The outcome that lost most of its best level: an evaluation before the reward, what fell before what did not."""
     targets = [it for it in summary.best if it.series != "loss" and it.value is not None and it.baseline is not None]
-    return min(
-        targets,
-        key=lambda reading: (not reading.holds, reading.onset is None, reading.series == "reward"),
-        default=None,
-    )
+    return min(targets, key=lambda it: (not it.holds, it.onset is None, it.series == "reward"), default=None)
 
 
 def harm_began(summary: Summary) -> int | None:
