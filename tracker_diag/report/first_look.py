@@ -53,10 +53,8 @@ def first_look(
             rows.add_row("post_tool", shown_by)
     else:
         by_count: dict[str, list[str]] = {}  # pairs with as many tokens share a text
-        for pair, n in tokens.items():
-            if pair not in lacks:
-                there = f"{n['post_tool']:,} after a tool, {n['text_only']:,} before any"
-                by_count.setdefault(there, []).append(pair)
+        for pair, n in [(pair, n) for pair, n in tokens.items() if pair not in lacks]:
+            by_count.setdefault(f"{n['post_tool']:,} after a tool, {n['text_only']:,} before any", []).append(pair)
         rows.add_row("tokens", "; ".join(f"{many} ({', '.join(names)})" for many, names in by_count.items()) or "none")
     if against:
         rows.add_row("baseline", against)
