@@ -100,7 +100,7 @@ BAD = {
     "b.csv": (b"step,a\nx,2\ny,4\n", "{file}:2: step is 'x', expected a whole number"),
     "d.csv": (b"step,a\n", "{file}: no metrics: not one number was logged"),
     "e.csv": (b'step,a\n1,"2"3\n', "{file}:2: no CSV: "),
-    "a.json": (b'{"log_history": [zzz, {"step": 2}], "x": 1}', "{file}: no JSON: Expecting value: line 1 column 18"),
+    "a.json": (b'{"log_history": [zzz, {"step": 2}], "x": 1}', "{file}: character 17: no JSON: Expecting value"),
     "b.json": (b'{"model": "x"}', "{file}: no metrics: "),
     "c.json": (b'{\n "model": "x"\n}', "{file}: a JSON object without log_history (model), expected a trainer_"),
     "x.wandb": (b"hello\n", "{file}: the content does not fit .wandb"),
@@ -156,6 +156,15 @@ def test_a_broken_row_costs_itself_alone_and_is_named(tmp_path, name, whole, bro
     run = read_run(str(file))
     assert {step: row.get("a", row.get("monitor/a")) for step, row in run.rows.items()} == {1: 1.0, 3: 2.0}
     assert any(shown in note for note in run.notes), run.notes
+
+
+@pytest.mark.parametrize("rest", [b"zzz, ", b'{"step": 2} '])
+def test_of_a_document_that_is_broken_what_came_before_is_read(tmp_path, rest):
+    file = tmp_path / "trainer_state.json"
+    file.write_bytes(HISTORY % (rest + b"x" * 50))
+    run = read_run(str(file))
+    assert list(run.rows) == [1]
+    assert any("no JSON: Expecting" in note and note.startswith("character") for note in run.notes)
 
 
 @pytest.mark.parametrize("name", BAD)
