@@ -13,11 +13,11 @@ from tracker_diag.metrics.own import BY_CANARY, BY_INTEGRATION, SAMPLED
 from tracker_diag.metrics.registry import training
 from tracker_diag.report.blocks import bars, heights
 from tracker_diag.rules.cases import load_cases, series
+from tracker_diag.rules.compiled import CATALOG
 from tracker_diag.rules.conditions import words
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
 from tracker_diag.rules.record import TIERS, records, tier_of, why
-from tracker_diag.rules.shared import CATALOG
 from tracker_diag.rules.signals import AnySignal
 from tracker_diag.rules.signals.base import Signal
 from tracker_diag.rules.signals.often import Often

@@ -143,7 +143,8 @@ def after_each(owner: Any, name: str, parameters: Sequence[str], seen: Seen, mon
         def looked_up(*args: Any, **kwargs: Any) -> Any:
             function = original(*args, **kwargs)
             with monitor.guard("integration_errors"):
-                signature = _taking(function.__name__, inspect.signature(function), parameters)
+                name = getattr(function, "__name__", type(function).__name__)  # a partial has none
+                signature = _taking(name, inspect.signature(function), parameters)
                 return wraps(function)(_followed(function, signature, seen, monitor))
             return function
 

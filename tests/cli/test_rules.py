@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from tests.rules.texts import write_own
 from tracker_diag.cli.app import app
+from tracker_diag.rules.compiled import CATALOG
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.shared import CATALOG
 
 ROOT = Path(__file__).parents[2]
 LEAST = "id: ACM001\ntitle: x\nsignals: {bad: {kind: non_finite}}\nwhen: [bad]\nsummary: x\n"

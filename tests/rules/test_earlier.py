@@ -46,6 +46,10 @@ def test_a_run_that_lacks_a_series_or_has_too_little_of_it_is_left_out_of_it():
     assert earlier.values(["reward"]) == []
 
 
+def test_the_window_s_p95_stands_for_that_of_each_step():
+    assert Earlier([finished({"diag/policy/post_tool/p95": [0.2] * 20})]).values([POST]) == [[0.2] * 20]
+
+
 def test_the_reference_pair_is_never_judged_by_an_earlier_run():
     key = StatKey("reference", "post_tool", "p95_step")
     both = {f"diag/{pair}/post_tool/p95_step": [0.2] * 20 for pair in ("policy", "reference")}

@@ -1,8 +1,8 @@
 import pytest
 
 from tracker_diag.errors import RuleError, UnknownName
+from tracker_diag.rules.compiled import CATALOG
 from tracker_diag.rules.loader import catalog, chosen, in_force, load_rule, load_rules
-from tracker_diag.rules.shared import CATALOG
 
 GOOD = """\
 id: ZZZ001
@@ -82,6 +82,8 @@ def test_a_rule_is_read(tmp_path):
             "rule.yaml:11: when: unknown signals or predicates ['lo']; defined and not used ['low']",
         ),
         ("low.value", "low.valu", "rule.yaml:12: summary: {low.valu}: expected a signal of this rule and one of"),
+        ("{low.value:.2f}", "low }", "rule.yaml:12: summary: Single '}' encountered in format string"),
+        ("below: 0.1", "below: {}", "rule.yaml:10: signals.low: expected a limit for `other`"),
         ("status: stable\nseverity: warn", "severity: error", "rule.yaml:5: severity: error given, expected at most"),
         ("calibration: None.", "calibration: 0b_", "rule.yaml:1: "),
         ("calibration: None.", "? [a]\n: b", "rule.yaml:15: a key is a list or a map"),

@@ -64,10 +64,10 @@ def test_binary_files_are_recognised_whatever_their_name(tmp_path):
 
 
 def test_a_folder_is_read_by_the_file_in_it(tmp_path):
-    for step in (9, 10, 100):
-        (tmp_path / f"checkpoint-{step}").mkdir()
+    for step, name in ((9, "9"), (10, "10"), (100, "100"), (99, "99-backup2")):
+        (tmp_path / f"checkpoint-{name}").mkdir()
         row = {"step": step, "loss": 1.0}
-        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"log_history": [row]}))
+        (tmp_path / f"checkpoint-{name}" / "trainer_state.json").write_text(json.dumps({"log_history": [row]}))
     run = read_run(str(tmp_path))
     assert list(run.rows) == [100]
     assert run.notes == ("of the folder, trainer_state.json was read",)

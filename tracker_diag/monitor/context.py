@@ -4,6 +4,7 @@ Versions and code are looked up here; seed, data and evaluation are among the ru
 them already. Whatever names a secret is starred.
 """
 
+import json
 import os
 import platform
 import subprocess
@@ -13,8 +14,6 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from tracker_diag.scrub import STARS, is_secret, learnt
 from tracker_diag.trackers.discovery import watchable
@@ -89,7 +88,13 @@ class Context:
         Raises:
             ValueError: it is something else.
         """
-        return TypeAdapter(cls).validate_json(text)
+        try:
+            kept = json.loads(text)
+            code = kept["code"] and Code(str(kept["code"]["commit"]), bool(kept["code"]["dirty"]))
+            parts = {name: dict(kept[name]) for name in ("config", "seed", "data", "evaluation", "versions")}
+        except (TypeError, LookupError) as error:
+            raise ValueError(f"a context record lacks {error}") from error
+        return cls(**parts, code=code)
 
 
 def context_of(

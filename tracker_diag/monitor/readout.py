@@ -233,8 +233,9 @@ def scalars(estimates: Mapping[StatKey, Estimate]) -> Iterator[Scalar]:
 
 def states(engine: Engine, health: Mapping[str, int], time_ratio: float | None) -> Iterator[Scalar]:
     """The state of each rule that ever was more than healthy, and what has gone wrong in the diagnostics themselves."""
-    for rule, state in engine.states().items() if engine.noteworthy else ():
-        if rule in engine.noteworthy:
+    noteworthy = engine.noteworthy
+    for rule, state in engine.states().items() if noteworthy else ():
+        if rule in noteworthy:
             yield Scalar(f"{PREFIX}rule/{rule}", STATE_VALUES[state])
     for kind, count in health.items():
         if count:

@@ -14,6 +14,18 @@ POINTS = 400
 """Of a curve, at most; of a longer one each is the mean of several rows."""
 MOST = 1e100
 """What is beyond is drawn as that, so that no sum overflows."""
+POSITIVE = 0.9
+"""Share of a curve's values that must be above 0 for a logarithmic scale."""
+SPAN = 1e-15
+"""The lowest value of a logarithmic scale, as part of its highest; what is below is drawn at the edge."""
+MOST_POWERS = 5
+"""Powers of ten on a logarithmic axis."""
+FEWEST = 5
+"""Values that a usual band needs."""
+DRIFT = 0.5
+"""Part of a usual band by which the curve may have moved meanwhile; beyond, it was on its way and no level usual."""
+LETTER = 2.4
+"""Per cent of the axis that a letter of a mark's label takes, on a phone."""
 NEAR = 7.0
 """Per cent of an axis next to its ends in which it has no tick."""
 
@@ -120,7 +132,7 @@ def drawn_marks(given: Sequence[tuple[float, str, str]], ends: tuple[float, floa
     free: list[float] = []  # where the last label of each line ends
     for step, label, tone in sorted(given):
         at = place(step, ends)
-        long = 2.4 * (len(label) + 1)  # of a letter on a phone
+        long = LETTER * (len(label) + 1)
         left = at > long and (not drawn or at + long > 100)
         begins = at - long if left else at
         row = next((row for row, end in enumerate(free) if end <= begins), len(free))
@@ -153,10 +165,10 @@ class _Scale:
     @classmethod
     def of_values(cls, values: Sequence[float], *, log: bool) -> "_Scale":
         positive = [value for value in values if value > 0]
-        log = log and len(positive) >= 0.9 * len(values)
+        log = log and len(positive) >= POSITIVE * len(values)
         low, high = min(positive if log else values), max(values)
         if log:
-            low = max(low, high * 1e-15)  # what is below is drawn at the edge
+            low = max(low, high * SPAN)
             edge = max((high / low) ** 0.06, 1.05)
             return cls(low / edge, high * edge, log)
         edge = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
@@ -171,7 +183,7 @@ class _Scale:
         """Round values, about two of them; powers of ten where the scale is logarithmic and spans several."""
         if self.log and self.high >= 4 * self.low:
             low, high = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            every, multiples = -(-(high - low) // 5), (1, 3) if self.high < 300 * self.low else (1,)
+            every, multiples = -(-(high - low) // MOST_POWERS), (1, 3) if self.high < 300 * self.low else (1,)
             values = [times * 10.0**power for power in range(low, high + 1, every) for times in multiples]
             return [(at, digits(value)) for value in values if NEAR <= (at := self.height(value)) <= 100 - NEAR]
         return [(self.height(value), digits(value)) for value in _round_values(self.low, self.high, self.height)]
@@ -209,13 +221,13 @@ def _path(steps: Sequence[float], heights: Sequence[float], ends: tuple[float, f
 
 
 def _usual(line: Line, before: float, scale: _Scale) -> Band | None:
-    """The middle nine tenths of the values before a step; None where these are few, or moved by half a band."""
+    """The middle nine tenths of the values before a step; None where these are few, or on their way somewhere."""
     values = [value for step, value in zip(line.steps, line.values, strict=True) if step < before]
-    if len(values) < 5:
+    if len(values) < FEWEST:
         return None
     cuts = quantiles(values, n=20, method="inclusive")
     low, high = scale.height(cuts[0]), scale.height(cuts[-1])
     label = f"usual before: {digits(cuts[0])} to {digits(cuts[-1])}"
     half = len(values) // 2
     moved = scale.height(median(values[half:])) - scale.height(median(values[:half]))
-    return Band(low, high, label) if abs(moved) <= 0.5 * (high - low) else None
+    return Band(low, high, label) if abs(moved) <= DRIFT * (high - low) else None

@@ -33,6 +33,9 @@ PAIRS_IN_WORDS: Mapping[str, str] = {
 QUANTILES = ("p50", "p95", "p99", "largest")
 """Statistics of |log-ratio| itself."""
 
+ONE_SCALE = 5.0
+"""Times by which the sizes of two outcomes may differ that are drawn over one scale."""
+
 DASHBOARD = ("loss", "entropy", "kl", "grad_norm")
 """What people watch anyway; it is often calm while something breaks."""
 
@@ -171,12 +174,12 @@ def panels(summary: Summary) -> list[Panel]:
 
 
 def with_outcomes_together(drawn: Sequence[Panel]) -> list[Panel]:
-    """The panels, with the first outcome and the next of at most five times its size in one: reward and evaluation."""
+    """The panels, with the first outcome and the next of its size in one: a reward and its evaluation, say."""
     outcomes = [it for it in drawn if it.metric.outcome and it.role in ("hero", "outcome") and not it.log]
     for other in outcomes[1:]:
         first = outcomes[0]
         low, high = sorted((_size(first), _size(other)))
-        if 0 < high <= 5 * low:
+        if 0 < high <= ONE_SCALE * low:
             lines = {panel.name: panel.lines[""] for panel in (first, other)}
             both = replace(first, series=(*first.series, *other.series), lines=lines)
             return [both if panel is first else panel for panel in drawn if panel is not other]

@@ -21,6 +21,10 @@ LEVELS = ("error", "warn", "info", "unknown", "ok")
 """States of a run, the worst first. `info`: a note, to be watched. `unknown`: too few rows to judge."""
 LOUD = ("error", "warn")
 COLORS = {**STYLE, "ok": "green", "unknown": "dim"}
+MOST_NOTES = 5
+"""Notes below the table."""
+ROOMY = 100
+"""Columns from which on the table has wide gaps and the title of each rule."""
 SPARK = 40
 """Parts of a run that a small curve has."""
 SHOWN, ROWS, OPEN = 6, 14, 5
@@ -149,7 +153,7 @@ def spark(curve: Mapping[int, float], ends: tuple[int, int], *, log: bool = Fals
 class FleetTable:
     """The table for a terminal, of the `most` worst runs; runs of which nothing is to be said share a line.
 
-    From 100 columns on it has wide gaps and the title of each rule. Long names give way where there is no room.
+    Long names give way where there is no room.
     """
 
     def __init__(self, fleet: Fleet, most: int | None = None) -> None:
@@ -163,15 +167,15 @@ class FleetTable:
         groups = grouped(fleet)
         loud = [row for _, level, rows in groups if level in LOUD for row in rows]
         if loud:
-            yield _table(loud[: self._most], roomy=options.max_width >= 100)
+            yield _table(loud[: self._most], roomy=options.max_width >= ROOMY)
         for _, level, rows in groups:
             if level not in LOUD:
                 names = ", ".join(cut(row.run, NAME) for row in rows)
                 yield one_line(f"{level}: {len(rows)} run{'s' * (len(rows) != 1)}: {names}", COLORS[level])
         notes = notes_of(fleet.sorted)
-        for note in notes[:5]:
+        for note in notes[:MOST_NOTES]:
             yield one_line(note, "dim")
-        for hidden, what in ((len(notes) - 5, "more notes"), (len(loud) - len(loud[: self._most]), "more")):
+        for hidden, what in ((len(notes) - MOST_NOTES, "more notes"), (len(loud) - len(loud[: self._most]), "more")):
             if hidden > 0:
                 yield Text(f"and {hidden} {what}", style="dim")
 

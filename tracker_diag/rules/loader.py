@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from tracker_diag.errors import RuleError, UnknownName
 from tracker_diag.metrics.yaml_files import Place, YamlFile
+from tracker_diag.rules.compiled import CATALOG, compiled
 from tracker_diag.rules.conditions import AnyOf, Way
 from tracker_diag.rules.model import Origin, Rule
 from tracker_diag.rules.nodes import SeriesRef
-from tracker_diag.rules.shared import CATALOG
 from tracker_diag.rules.signals.base import KINDS
 
 ENVIRONMENT = "TRACKER_DIAG_RULES"
@@ -56,7 +56,14 @@ def _fields(place: Place) -> Collection[str]:
 @cache
 def catalog() -> tuple[Rule, ...]:
     """The rules that come with tracker_diag, by id."""
-    return tuple(load_rule(file) for file in sorted(CATALOG.glob("[!_]*.yaml")))
+    try:
+        return tuple(
+            Rule.model_validate(data, context=Origin(CATALOG / name, line))
+            for name, (data, line) in compiled().items()
+            if not name.startswith("_")
+        )
+    except (RuleError, ValidationError):  # reading each again names the error and its place
+        return tuple(load_rule(file) for file in sorted(CATALOG.glob("[!_]*.yaml")))
 
 
 def load_rules(folder: Path) -> tuple[Rule, ...]:

@@ -13,9 +13,10 @@ from pydantic import Field, PrivateAttr, TypeAdapter, field_validator, model_val
 
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Pair
+from tracker_diag.rules.compiled import CATALOG
 from tracker_diag.rules.conditions import Ways, named
 from tracker_diag.rules.nodes import Node, SeriesRef, SliceName
-from tracker_diag.rules.shared import CATALOG, with_shared
+from tracker_diag.rules.shared import with_shared
 from tracker_diag.rules.signals import AnySignal
 from tracker_diag.rules.signals.base import Signal
 
@@ -144,6 +145,14 @@ class Rule(Node):
             raise ValueError(f"{version!r} given, expected 2; the rule was written for another version of tracker_diag")
         return version
 
+    @field_validator("summary")
+    @classmethod
+    def _plain_fields(cls, summary: str) -> str:
+        for _, name, _, _ in string.Formatter().parse(summary):
+            if name is not None and not re.fullmatch(r"slice|pair|\w+\.\w+", name):
+                raise ValueError(f"{{{name}}}: expected {{signal.field}}, {{slice}} or {{pair}}")
+        return summary
+
     @model_validator(mode="after")
     def _names_agree(self) -> "Rule":
         known = {*self.signals, *self.predicates}
@@ -154,16 +163,12 @@ class Rule(Node):
             raise ValueError(f"when: unknown signals or predicates {unknown}; defined and not used {unused}")
         _refuse_circles(self.predicates)
         for _, name, spec, _ in string.Formatter().parse(self.summary):
-            if name is not None and not re.fullmatch(r"slice|pair|\w+\.\w+", name):
-                raise ValueError(f"summary: {{{name}}}: expected {{signal.field}}, {{slice}} or {{pair}}")
             signal, _, field = (name or "slice").partition(".")
             if field and (signal not in self.signals or field not in READING_FIELDS):
                 fields = ", ".join(sorted(READING_FIELDS))
                 raise ValueError(f"summary: {{{name}}}: expected a signal of this rule and one of {fields}")
-            try:
-                format(READING_FIELDS[field], spec or "") if field else None
-            except ValueError as error:
-                raise ValueError(f"summary: {{{name}:{spec}}}: {error}") from error
+            if field:
+                _try_format(f"{name}:{spec}", READING_FIELDS[field], spec or "")
         if self.status == "experimental" and self.severity == "error":
             raise ValueError("severity: error given, expected at most warn of an experimental rule; see `status`")
         needs_pair = any(ref.stat and not ref.pair for ref in self.series())
@@ -197,6 +202,13 @@ def _refuse_circles(predicates: Mapping[str, Ways]) -> None:
             raise ValueError(f"predicates: {', '.join(left)} are made of each other, expected no circle")
         for name in settled:
             del left[name]
+
+
+def _try_format(field: str, value: float | str, spec: str) -> None:
+    try:
+        format(value, spec)
+    except ValueError as error:
+        raise ValueError(f"summary: {{{field}}}: {error}") from error
 
 
 SCHEMA = "rule.schema.json"

@@ -2,19 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from tracker_diag.errors import RuleError
 from tracker_diag.metrics.yaml_files import YamlFile
+from tracker_diag.rules.compiled import CATALOG, compiled
 from tracker_diag.rules.conditions import Ways, named
 from tracker_diag.rules.nodes import Node
 from tracker_diag.rules.signals import AnySignal
 
-CATALOG = Path(__file__).resolve().parent / "catalog"
-"""Folder of the rules that come with tracker_diag."""
 FILE = CATALOG / "_shared.yaml"
 
 
@@ -32,11 +30,11 @@ def shared() -> Shared:
     Raises:
         RuleError: "file:line: field: what is wrong".
     """
-    given = YamlFile.load(FILE, RuleError)
+    data, _ = compiled()[FILE.name]
     try:
-        return Shared.model_validate(given.data)
+        return Shared.model_validate(data)
     except ValidationError as error:
-        raise RuleError(given.refused(error)) from error
+        raise RuleError(YamlFile.load(FILE, RuleError).refused(error)) from error
 
 
 def with_shared(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -112,8 +112,8 @@ def _of_other_tokens(new: Array, old: Array) -> str:
 def _size(mask: Any) -> int:
     """How many are set, of a mask in any form that is taken."""
     if isinstance(mask, list | tuple):
-        return sum(map(_size, mask))
-    return int(mask.sum() if hasattr(mask, "sum") else np.asarray(mask).sum())
+        return sum(_size(part) if hasattr(part, "__len__") else int(part) for part in mask)
+    return int(mask.sum()) if hasattr(mask, "sum") else int(np.asarray(mask).sum())
 
 
 def shown_by(given: Collection[str]) -> str:

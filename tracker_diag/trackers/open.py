@@ -1,6 +1,5 @@
 """Any finished run: finds out what a source is, and reads it."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -133,8 +132,7 @@ def _read_folder(folder: Path, source: str, progress: Progress | None) -> Finish
         inside = next((folder / name for name in KNOWN if (folder / name).is_file()), None)
         inside = next(iter(folder.glob("*.wandb")), inside)
         events = next(folder.rglob("*tfevents*"), None) if inside is None else None
-        saved = folder.glob("checkpoint-*/trainer_state.json")
-        last = max(saved, key=lambda file: int(re.sub(r"\D", "", file.parent.name) or -1), default=None)
+        last = max(folder.glob("checkpoint-*/trainer_state.json"), key=_checkpoint, default=None)
     except OSError as error:
         raise SourceError(f"{folder}: {error.strerror}") from error
     if events is not None:
@@ -146,6 +144,11 @@ def _read_folder(folder: Path, source: str, progress: Progress | None) -> Finish
         )
     run = _read_path(inside, source, progress)
     return replace(run, notes=(f"of the folder, {inside.name} was read", *run.notes))
+
+
+def _checkpoint(file: Path) -> int:
+    number = file.parent.name.removeprefix("checkpoint-")
+    return int(number) if number.isdecimal() else -1
 
 
 def _now_and_then(progress: Progress | None) -> Progress | None:

@@ -1,4 +1,7 @@
-"""Branches by the graph of verifiers and episodes of OpenEnv; `test_agents.py` runs this where both can be imported."""
+"""Traces by the graph of verifiers and episodes of OpenEnv; `test_agents.py` runs this where both can be imported."""
+
+import json
+from pathlib import Path
 
 import numpy as np
 import verifiers.v1 as vf
@@ -11,6 +14,9 @@ import tracker_diag as td
 from tests.integrations.conformance import counted
 from tracker_diag import Monitor
 from tracker_diag.preflight.environment import AsGymnasium
+from tracker_diag.samples.traces.chats import as_chat
+
+KEPT = Path(__file__).with_name("verifiers.jsonl")
 
 
 class Turns:
@@ -42,8 +48,36 @@ def made(number, *, failed):
     turns.put([asked], [(0, 5)], call, 6, "tool_calls")
     end = vf.AssistantMessage(content="4")
     turns.put([asked, call, answer], [(0, 5), None, (11, 19)], end, 3, "length" if failed else "stop")
-
+    turns.trace.record_reward("solved", float(not failed), weight=2.0)
+    turns.trace.record_reward("form", 0.5)
+    turns.trace.rewards["late"] = None
     return turns.trace
+
+
+def write():
+    """`verifiers.jsonl`, for the test that needs none of the frameworks."""
+    records = [made(number, failed=number == 3).to_record() for number in range(4)]
+    KEPT.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def shaped(value):
+    """Names and types, without what differs from run to run."""
+    if isinstance(value, dict):
+        return {name: shaped(inner) for name, inner in value.items() if name != "verifiers"}
+    return [shaped(inner) for inner in value] if isinstance(value, list) else type(value)
+
+
+def test_what_is_kept_is_what_verifiers_writes():
+    kept = [json.loads(line) for line in KEPT.read_text().splitlines()]
+    assert shaped(kept) == [shaped(made(number, failed=number == 3).to_record()) for number in range(4)]
+
+
+def test_reward_and_cut_are_what_verifiers_says_itself():
+    stopped = made(0, failed=False)
+    stopped.stop("max_turns")
+    for trace in (made(0, failed=False), made(1, failed=True), stopped):
+        chat = as_chat(trace.to_record())
+        assert (chat["reward"], chat["truncated"]) == (trace.reward, trace.is_truncated)
 
 
 def test_a_branch_of_verifiers_is_a_sequence_whose_gaps_are_the_tools():

@@ -158,7 +158,9 @@ class Limited(Signal):
 
     @property
     def _given(self) -> Limit:
-        return self.above if self.above is not None else self.below or 0.0
+        if self.above is not None:
+            return self.above
+        return 0.0 if self.below is None else self.below
 
     def begin(self, at: Place) -> None:
         super().begin(at)

@@ -1,10 +1,13 @@
-"""Chats: an object of messages a line, with its reward and more in it; some trackers keep traces as such objects."""
+"""Chats: an object of messages a line, with its reward and more in it; some trackers keep traces as such objects.
+
+verifiers 0.4 has a graph of messages with named rewards: the branch to its newest message is the chat.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from tracker_diag.samples.messages import Message, calls_in, is_cut, messages_in, split
-from tracker_diag.samples.records import PROMPTS, TEXTS, messages_of
+from tracker_diag.samples.records import PROMPTS, TEXTS, as_number, messages_of
 from tracker_diag.samples.traces.gather import record_of, record_of_spans, turns_of
 from tracker_diag.samples.traces.spans import Span, between, kind_of, mapping, seconds_of, status_of_error
 from tracker_diag.trackers.odd import Odd
@@ -81,3 +84,37 @@ def _span(span: Mapping[str, Any], trace: str) -> Span:
 def _duration(fields: Mapping[str, Any]) -> float | None:
     known = ((fields.get(key), size) for key, size in DURATIONS.items())
     return next((value / size for value, size in known if isinstance(value, int | float) and value >= 0), None)
+
+
+LIMITS = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed"}
+"""Stop conditions that cut an episode off, as verifiers' own `is_truncated` counts them."""
+
+
+def as_chat(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A trace of verifiers as an object of messages, any other object as it is.
+
+    Its reward is the weighted sum of those that were scored.
+    """
+    nodes = document.get("nodes")
+    if not (isinstance(nodes, list) and isinstance(document.get("rewards"), Mapping)):
+        return document
+    place, path = len(nodes) - 1, list[Any]()
+    while isinstance(place, int) and 0 <= place < len(nodes) and isinstance(nodes[place], Mapping):
+        path.append(nodes[place].get("message"))
+        before = nodes[place].get("parent")
+        place = before if isinstance(before, int) and before < place else -1  # parents come first
+    scored = {name: given for name, given in document["rewards"].items() if isinstance(given, Mapping)}
+    parts = {
+        name: score * (as_number(given.get("weight", 1.0)) or 0.0)
+        for name, given in scored.items()
+        if (score := as_number(given.get("score"))) is not None
+    }
+    task = document.get("task")
+    about: Mapping[str, Any] = task if isinstance(task, Mapping) else {}
+    calls: Any = document.get("calls")
+    last = calls[-1] if isinstance(calls, list) and calls and isinstance(calls[-1], Mapping) else {}
+    cut = str(document.get("stop_condition")) in LIMITS or last.get("finish_reason") == "length"
+    chat = {"id": document.get("id"), "messages": path[::-1], "components": parts if len(parts) > 1 else None}
+    chat |= {"reward": sum(parts.values()) if parts else None, "env": about.get("type"), "group": about.get("key")}
+    chat |= {"truncated": cut if calls else None}
+    return {name: value for name, value in chat.items() if value is not None}

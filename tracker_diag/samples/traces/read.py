@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.errors import SourceError
-from tracker_diag.samples.traces.chats import is_chat, record_of_chat
+from tracker_diag.samples.traces.chats import as_chat, is_chat, record_of_chat
 from tracker_diag.samples.traces.gather import Gather
 from tracker_diag.samples.traces.otel import is_mlflow, is_otel, record_of_mlflow, spans_of_otel
 from tracker_diag.samples.traces.weave import is_weave, span_of_weave
@@ -51,7 +51,8 @@ def records_in(source: str, odd: Odd, *, texts: bool = True) -> list[dict[str, A
 def _records(objects: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> Iterator[dict[str, Any]]:
     """A record for each object that is a trace, and for each trace that spans of several objects are of."""
     gather = Gather(odd)
-    for place, document in objects:
+    for place, written in objects:
+        document = as_chat(written)
         if is_otel(document):
             for span in spans_of_otel(document):
                 gather.put_span(span)

@@ -30,6 +30,6 @@ def status(error: BaseException | None) -> int:
     """The HTTP status that `error` or its cause has; 0 if none."""
     if isinstance(error, Unavailable):
         error = error.__cause__
-    of_mlflow: Any = getattr(error, "get_http_status_code", int)
+    of_mlflow: Any = getattr(error, "get_http_status_code", None)
     of_response: int | None = getattr(getattr(error, "response", None), "status_code", None)
-    return of_response or int(of_mlflow())
+    return of_response or (int(of_mlflow()) if of_mlflow else 0)

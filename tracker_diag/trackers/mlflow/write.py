@@ -17,9 +17,10 @@ from tracker_diag.report.picture import drawn, drawn_tail, ready
 from tracker_diag.report.tables import CHECKPOINTS, events_table
 from tracker_diag.report.tokens import WORST
 from tracker_diag.scrub import without_password
-from tracker_diag.trackers.mlflow import listen, read
+from tracker_diag.trackers.mlflow import listen
 from tracker_diag.trackers.mlflow.answers import AGAINST_IT, REFUSED, judged, status
 from tracker_diag.trackers.mlflow.artifacts import Artifacts, HalfWritten, picture_file, table_file
+from tracker_diag.trackers.mlflow.read import list_mlflow, read_mlflow, split
 from tracker_diag.trackers.mlflow.tags import described, tags_of, with_links
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.trackers.tracker import (
@@ -82,7 +83,8 @@ class MlflowTracker(Tracker):
     takes = (*RECORDS, Standing, Event, Description, File, End)
     library = "mlflow"
     pace = 5.0
-    read, runs = staticmethod(read.read_mlflow), staticmethod(read.list_mlflow)
+    read = staticmethod(read_mlflow)
+    runs = staticmethod(list_mlflow)
 
     def __init__(self, client: Any, run_id: str, *, experiment: str = "") -> None:
         self._mlflow: Any = require("mlflow", "mlflow")
@@ -120,7 +122,7 @@ class MlflowTracker(Tracker):
         if isinstance(target, Address):
             return cls._reopened(target)
         if isinstance(target, Name):
-            run, uri = read.split(target)
+            run, uri = split(target)
             return cls(require("mlflow", "mlflow").MlflowClient(uri or None), run)
         mlflow: Any = sys.modules.get("mlflow")
         if is_a(target, "mlflow", "MlflowClient"):

@@ -49,8 +49,9 @@ class TensorBoardTracker(Tracker):
     def __init__(self, folder: str | Path, writer: Any = None) -> None:
         ready()
         self._folder, self._writer = str(folder), writer
-        self._main = EventFile(f"{self._folder}/{PREFIX.rstrip('/')}")  # no Path: it may be a bucket's address
-        self._slices = {name: EventFile(f"{self._folder}/{PREFIX}{name}") for name in CONTEXT}
+        place = self._folder.rstrip("/")
+        self._main = EventFile(f"{place}/{PREFIX.rstrip('/')}")  # no Path: it may be a bucket's address
+        self._slices = {name: EventFile(f"{place}/{PREFIX}{name}") for name in CONTEXT}
         self._tables = Tables()
 
     @classmethod

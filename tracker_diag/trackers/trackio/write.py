@@ -36,7 +36,7 @@ from tracker_diag.trackers.tracker import (
     on_begin,
     writing_of_ours,
 )
-from tracker_diag.trackers.trackio import read
+from tracker_diag.trackers.trackio.read import list_trackio, read_trackio, split
 
 ORDER = "TRACKIO_PLOT_ORDER='diag/*/p95,diag/*,*'"
 """Puts the diagnostics before your charts, the tail of both slices first."""
@@ -49,7 +49,8 @@ class TrackioTracker(Tracker):
     takes = (*RECORDS, Standing, Notice, Event, End)
     library = "trackio"
     local = True
-    read, runs = staticmethod(read.read_trackio), staticmethod(read.list_trackio)
+    read = staticmethod(read_trackio)
+    runs = staticmethod(list_trackio)
     shows_alerts = True
 
     def __init__(self, run: Any) -> None:
@@ -77,8 +78,8 @@ class TrackioTracker(Tracker):
         """
         if isinstance(target, Name):
             source = f"{cls.name}:{target}"
-            read.list_trackio(target, source)  # Trackio would begin one that is not there
-            target = Address(zip(("project", "name"), read.split(target, source), strict=True))
+            list_trackio(target, source)  # Trackio would begin one that is not there
+            target = Address(zip(("project", "name"), split(target, source), strict=True))
         if isinstance(target, Address):
             options = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
             with redirect_stdout(StringIO()):

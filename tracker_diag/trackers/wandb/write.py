@@ -42,7 +42,8 @@ from tracker_diag.trackers.tracker import (
     writing,
     writing_of_ours,
 )
-from tracker_diag.trackers.wandb import listen, read
+from tracker_diag.trackers.wandb import listen
+from tracker_diag.trackers.wandb.read import finished_address, list_wandb, read_wandb_api
 from tracker_diag.trackers.wandb.summary import MORE, STEP, SummaryTracker, media
 
 ABOUT_THE_SERVER = ("API_KEY", "BASE_URL", "IDENTITY_TOKEN_FILE", "SILENT", "ERROR_REPORTING")
@@ -60,7 +61,8 @@ class WandbTracker(Tracker):
     takes = (Metrics, *SummaryTracker.takes)
     library = "wandb"
     local = True
-    read, runs = staticmethod(read.read_wandb_api), staticmethod(read.list_wandb)
+    read = staticmethod(read_wandb_api)
+    runs = staticmethod(list_wandb)
 
     def __init__(self, run: Any) -> None:
         require("wandb", "wandb")
@@ -98,7 +100,7 @@ class WandbTracker(Tracker):
             DiagError: no run is underway.
         """
         if isinstance(target, Name):
-            target = read.finished_address(target, f"{cls.name}:{target}")
+            target = finished_address(target, f"{cls.name}:{target}")
         if isinstance(target, Address):
             return SummaryTracker(target)
         module = sys.modules.get("wandb")
