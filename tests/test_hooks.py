@@ -1,10 +1,11 @@
 import inspect
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from tracker_diag import Monitor
-from tracker_diag.hooks import HookError, after, before
+from tracker_diag.hooks import HookError, after, after_each, before
 
 
 class Trainer:
@@ -39,6 +40,15 @@ def test_functions_of_modules_and_of_classes_too():
     off()
     assert Trainer().loss(1, 2) == 3
     assert seen == [{"x": 4}, {"self", "model", "inputs"}]
+
+
+@pytest.mark.parametrize("loss", [double, partial(double, by=3)])
+def test_a_function_of_a_registry_is_seen_whether_it_has_a_name_or_not(loss):
+    registry, seen, monitor = SimpleNamespace(get=lambda name: {"own": loss}[name], __name__="registry"), [], Monitor()
+    after_each(registry, "get", ("x",), lambda result, given: seen.append((result, given["x"])), monitor)
+    result = registry.get("own")(4)
+    assert result == loss(4)
+    assert (seen, monitor.failures) == ([(result, 4)], [])
 
 
 class Passing(Trainer):
