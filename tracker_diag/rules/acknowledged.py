@@ -23,6 +23,10 @@ class Acknowledged:
     severity: Severity = "error"
     """The highest severity at which they are quiet."""
 
+    def is_over(self, step: int) -> bool:
+        """Whether it counts no longer at `step`."""
+        return self.until is not None and step > self.until
+
     def covers(self, incident: Incident) -> bool:
         """Whether `incident` is quiet while this counts."""
         is_worse = SEVERITIES.index(incident.severity) > SEVERITIES.index(self.severity)
@@ -31,13 +35,13 @@ class Acknowledged:
 
 def in_settings(config: Mapping[str, object]) -> list[Acknowledged]:
     """What the settings or tags of a run acknowledge."""
-    known = []
-    for key, reason in config.items():
-        if key.startswith(SETTING):
-            match = re.fullmatch(r"until (\d+): *(.*)", str(reason), re.DOTALL)
-            until, text = (int(match[1]), match[2]) if match else (None, str(reason))
-            known.append(Acknowledged(key.removeprefix(SETTING), text, until))
-    return known
+    return [parsed(key.removeprefix(SETTING), str(value)) for key, value in config.items() if key.startswith(SETTING)]
+
+
+def parsed(rule: str, reason: str) -> Acknowledged:
+    """What `reason` says of `rule`, of which `until 500: ` may be the beginning."""
+    match = re.fullmatch(r"until (\d+): *(.*)", reason, re.DOTALL)
+    return Acknowledged(rule, match[2], int(match[1])) if match else Acknowledged(rule, reason)
 
 
 def quiet(incidents: Iterable[Incident], known: Sequence[Acknowledged]) -> tuple[Incident, ...]:

@@ -45,9 +45,9 @@ class Engine:
         self._signals: dict[str, Signal] = {}
         """Signals by their data and place. Rules share them, and signals share their series."""
         self._watches: list[Watch] = []
-        self._asked: list[Signal] = []
+        self._asked: list[tuple[Signal, list[Watch]]] = []
+        """The signals that have data, and the watches that they decide; `_seeing` are the watches that have data."""
         self._seeing: list[Watch] = []
-        """The signals and watches that have data."""
         self._given: set[Pair] = set()
         """Pairs that were observed and gave a signal."""
         self._noted: set[str] = set()
@@ -89,7 +89,12 @@ class Engine:
     def _ask(self) -> None:
         """Find the signals and watches that have data. The others cost nothing."""
         self._seeing = [watch for watch in self._watches if watch.can_see]
-        self._asked = [signal for signal in self._signals.values() if has_come(signal)]
+        readers: dict[int, list[Watch]] = {}
+        for watch in self._seeing:
+            watch.moved = True
+            for signal in watch.deciding:
+                readers.setdefault(id(signal), []).append(watch)
+        self._asked = [(signal, readers.get(id(signal), [])) for signal in self._signals.values() if has_come(signal)]
 
     def evaluate(self, observed: Observed) -> list[Finding]:
         """Evaluate one step. Returns the findings whose state changed at it, with inhibitions marked.
@@ -103,9 +108,13 @@ class Engine:
         self._given.update(pair for pair in PAIRS if pair not in observed.absent)
         if self._series.update(observed, again=again) or met:
             self._ask()
-        for signal in self._asked:
+        for signal, watches in self._asked:
             if not again or not signal.looks_at or any(series.new for series in signal.looks_at):
+                before = signal.holds
                 signal.update(observed)
+                if signal.holds is not before:
+                    for watch in watches:
+                        watch.moved = True
         changed = {watch for watch in self._seeing if watch.step(observed)}
         if changed:
             changed.update(w for w, new in zip(self._watches, self._inhibit(), strict=True) if new)

@@ -177,7 +177,7 @@ class Judge:
 
     def _verdict(self, step: int, changed: Sequence[Finding]) -> Verdict:
         """What `changed` has changed: also the severity of others that now belong with them."""
-        counting = [known for known in self._acknowledged if known.until is None or step <= known.until]
+        counting = [known for known in self._acknowledged if not known.is_over(step)]
         if len(counting) < len(self._acknowledged):
             self._acknowledged = counting
             self._incidents = None

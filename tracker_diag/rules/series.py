@@ -3,11 +3,10 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from tracker_diag.detect.course import Course, Gain
 from tracker_diag.detect.growth import GrowthDetector, GrowthSettings
-from tracker_diag.detect.saved import Saved
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import Algorithm, Metric
 from tracker_diag.metrics.series import Pair, SeriesKey
@@ -49,10 +48,8 @@ class SharedCourse(Course):
         vars(self).update(vars(SharedCourse(self.rising, self.lost, self.surer)))
 
 
-class Series(Saved):
+class Series:
     """One series, or the ratio of two, read once a step for all its signals."""
-
-    kept: ClassVar[tuple[str, ...]] = ("_before", "_missing")
 
     now: Scalar | None = None
     """The value at this step, or None."""
@@ -66,32 +63,29 @@ class Series(Saved):
         self._table = table
         self._before = table.steps
         """Steps of the run before the first rule used this series."""
-        self._missing = list(self.keys)
+        self.missing = list(self.keys)
         """Keys without any value so far."""
+        self.has_come = False
+        """Whether any of its keys has had a value."""
         self.growth: dict[tuple[str, str, bool], GrowthDetector] = {}
         """Detectors that growth signals share, by scale, direction and whether no values share samples."""
         self.courses: dict[tuple[float, float], SharedCourse] = {}
         """By `lost` and `surer`."""
 
-    def update(self, observed: Observed, *, again: bool = False) -> bool:
-        """Read the value of one step; `again` if more of the last step has come. Returns whether a key is new."""
+    def update(self, observed: Observed, *, again: bool = False) -> None:
+        """Read the value of one step; `again` if more of the last step has come."""
         had, now = again and self.now is not None, observed.series.get(self.keys[0])
-        if before := len(self._missing):
-            self._missing = [key for key in self._missing if key not in observed.series]
+        if self.missing:
+            self.missing = [key for key in self.missing if key not in observed.series]
+            self.has_come = len(self.missing) < len(self.keys)
         if now is not None and len(self.keys) == 2:
             now = self._ratio(now, observed.series.get(self.keys[1]))
         self.now, self.new = now, now is not None and not had
-        return len(self._missing) < before
-
-    @property
-    def has_come(self) -> bool:
-        """Whether any of its keys has had a value."""
-        return len(self._missing) < len(self.keys)
 
     @property
     def logged(self) -> bool | None:
         """Whether the run logs it; None while it is missing but may still come."""
-        if not self._missing:
+        if not self.missing:
             return True
         return False if self._table.steps - self._before >= self._table.wait else None
 
@@ -111,6 +105,13 @@ class Series(Saved):
             missing = next((key for key in self.keys if key not in observed.series), None)
             why = reason(Why.ZERO, series=self.keys[-1]) if missing is None else observed.why(missing)
         return Reading("", self.name, None, unknown=why, keys=tuple(self.keys))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"before": self._before, "missing": list(map(str, self.missing))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._before, self.missing = state["before"], [key for key in self.keys if key in state["missing"]]
+        self.has_come = len(self.missing) < len(self.keys)
 
     def _ratio(self, over: Scalar, under: Scalar | None) -> Scalar | None:
         if under is None or under.value == 0:
@@ -136,6 +137,8 @@ class SeriesTable:
         self.steps = 0
         """Steps with any data."""
         self._series: dict[str, Series] = {}
+        self._by_key: dict[SeriesKey, list[Series]] = {}
+        self._with_value: list[Series] = []
 
     def get(self, ref: SeriesRef, over: SeriesRef | None, pair: Pair | None, slice: SliceName) -> Series:
         """The series `ref`, or its ratio to `over`; the same object for every caller."""
@@ -143,6 +146,8 @@ class SeriesTable:
         name = " / ".join(keys)
         if name not in self._series:
             self._series[name] = Series(ref.definition, keys, self)
+            for key in keys:
+                self._by_key.setdefault(key, []).append(self._series[name])
         return self._series[name]
 
     def update(self, observed: Observed, *, again: bool) -> bool:
@@ -154,8 +159,15 @@ class SeriesTable:
         self.observed = observed
         self.rows += not again
         self.steps += observed.checked and not again
-        begun = [series.update(observed, again=again) for series in self._series.values()]
-        return any(begun)
+        by_key = self._by_key
+        given = dict.fromkeys([series for key in observed.series if key in by_key for series in by_key[key]])
+        first = any(key in observed.series for series in given for key in series.missing)
+        for series in [series for series in self._with_value if series not in given]:
+            series.update(observed, again=again)
+        for series in given:
+            series.update(observed, again=again)
+        self._with_value = [series for series in given if series.now is not None]
+        return first
 
     def state_dict(self) -> dict[str, Any]:
         series = {name: each.state_dict() for name, each in self._series.items()}

@@ -32,6 +32,9 @@ PAST = 100
 FEWEST_MISSED = 3
 """A rule may always miss this many steps in a row without being blind."""
 
+MOST_VERDICTS = 64
+"""Combinations of inputs whose verdict a rule keeps."""
+
 DIP = 3
 """If the condition does not hold at a step, the count towards `for_steps` falls by this. So single dips only delay."""
 
@@ -56,11 +59,15 @@ class Watch(Saved):
         excuses = signals_of(rule.harmless, rule.predicates)
         self._shown = tuple(dict.fromkeys((*self._required, *excuses, *rule.support)))
         self.deciding = [signals[name] for name in self._required]
+        self.moved = True
+        """Whether any of them may have another answer than at the last step."""
         self._judgement = Judgement((*rule.when, *rule.harmless), rule.predicates, signals, at)
         self._asked = self._judgement.series(rule.when)
         """Series for which the rule asks whether they are logged."""
         self._basis: list[bool | None] = []
         """The inputs of the verdict."""
+        self._verdicts: dict[tuple[bool | None, ...], bool | None] = {}
+        """By inputs: where a series comes at every other step, they change at each, and come back."""
         self._verdict: bool | None = None
         self._silent = list(self._required)
         """Signals that were always unknown so far."""
@@ -103,10 +110,13 @@ class Watch(Saved):
         """Evaluate one step, after the signals. Returns whether a finding began, fired or was resolved."""
         for level in self._off.values():
             level.update()
-        basis = [*[signal.holds for signal in self.deciding], *[series.logged for series in self._asked]]
-        if basis != self._basis:  # most steps change nothing
-            self._basis = basis
-            self._verdict = self._judge()
+        if self.moved:  # most steps change nothing
+            basis = [signal.holds for signal in self.deciding]
+            basis += [series.logged for series in self._asked]
+            self.moved = None in basis[len(self.deciding) :]  # a series that is missing may count as not logged soon
+            if basis != self._basis:
+                self._basis = basis
+                self._verdict = self._judge()
         if self._off and self._verdict is False and self._is_off():
             self._missed, self._failed = 0, 0
             return False
@@ -123,10 +133,15 @@ class Watch(Saved):
         return self._true(observed) if self._verdict else self._false(observed.step)
 
     def _judge(self) -> bool | None:
-        self._silent = [name for name in self._silent if self._signals[name].holds is None]
-        # If a metric never came and the rule could not fire, it is not healthy.
-        can_fire = self._judgement.can_be(self.rule.when, True, set(self._required) - set(self._silent))
-        return self._judgement.holds(self.rule.when) if can_fire else None
+        silent = [name for name in self._silent if self._signals[name].holds is None]
+        if silent != self._silent or len(self._verdicts) > MOST_VERDICTS:
+            self._silent, self._verdicts = silent, {}
+        inputs = tuple(self._basis)
+        if inputs not in self._verdicts:
+            # If a metric never came and the rule could not fire, it is not healthy.
+            can_fire = self._judgement.can_be(self.rule.when, True, set(self._required) - set(silent))
+            self._verdicts[inputs] = self._judgement.holds(self.rule.when) if can_fire else None
+        return self._verdicts[inputs]
 
     def _is_off(self) -> bool:
         """Whether the finding still holds, if signals whose level is off count as holding."""
@@ -147,6 +162,7 @@ class Watch(Saved):
 
     def rebaseline(self, step: int) -> bool:
         """Restart, if the rule uses a baseline. Returns whether this ended a firing finding."""
+        self.moved = True
         if not any(signal.historical for signal in self.deciding):
             return False
         fired = self.finding is not None and self.state == "firing"
@@ -171,8 +187,8 @@ class Watch(Saved):
         super().load_state_dict(state)
         kept = {name: level for name, level in state["off"].items() if name in self._signals}
         self._off = {name: OffLevel.of_state(self._signals[name].looks_at[0], level) for name, level in kept.items()}
-        self._basis = []
-        self._silent = [name for name in self._required if name in state["silent"]]
+        self.moved, self._basis = True, []
+        self._silent, self._verdicts = [name for name in self._required if name in state["silent"]], {}
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
         self.past = [Finding.of_state(self.rule, past) for past in state["past"]]
 
