@@ -14,7 +14,7 @@ from tracker_diag.detect.blocks import MOST
 
 
 def theil_sen(y: Sequence[float]) -> float:
-    """Median of the slopes of all pairs of two or more values, in the unit per sample (Theil 1950, Sen 1968)."""
+    """Median of the slopes of all pairs, in the unit per sample (Theil 1950, Sen 1968). It takes two or more values."""
     pairs = combinations(enumerate(_bounded(y)), 2)
     return median([(later - earlier) / (j - i) for (i, earlier), (j, later) in pairs])
 

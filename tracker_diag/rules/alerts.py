@@ -4,15 +4,13 @@ import math
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tracker_diag.rules.findings import Finding, Identity, identity
 from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, Incident, explains
 from tracker_diag.rules.model import Rule, Severity
+from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.recommendation import Recommendation, recommend
-
-if TYPE_CHECKING:
-    from tracker_diag.rules.judge import Judge
 
 TITLE = 63
 """The longest title that W&B takes, in characters."""
@@ -59,6 +57,22 @@ class _News:
     """The finding that made it worse."""
 
 
+class HasFindings(Protocol):
+    """A run with its findings by onset, its incidents, the best levels of its outcomes, its checkpoints: a `Judge`."""
+
+    @property
+    def findings(self) -> list[Finding]: ...
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]: ...
+
+    @property
+    def best(self) -> tuple[Reading, ...]: ...
+
+    @property
+    def checkpoints(self) -> Sequence[int]: ...
+
+
 class Alerts:
     """Turns changes of findings into notices.
 
@@ -79,7 +93,7 @@ class Alerts:
         """Make `notices` check all incidents at `step`, even if none has changed."""
         self._due = step
 
-    def notices(self, step: int, changed: Sequence[Finding], run: "Judge") -> list[Notice]:
+    def notices(self, step: int, changed: Sequence[Finding], run: HasFindings) -> list[Notice]:
         """The notices of `step`, after `changed` of the run's findings did."""
         due = self._due is not None and step >= self._due
         if not due and not any(finding.state != "pending" for finding in changed):
