@@ -179,7 +179,7 @@ def of_unsloth(trainer: Any) -> bool:
 
 
 def hooks_on(trainer: Any) -> Hooks:
-    """Those on `trainer`; of several processes, the first one reports what is not as it was."""
+    """Hooks on `trainer`. Of several processes, only the first one reports a change."""
     return Hooks("TRL", TESTED, tells=_first(trainer))
 
 

@@ -218,7 +218,7 @@ def watch_once(owner: object, monitor: Monitor, framework: str) -> None:
 
 
 CHANGED = (HookError, AttributeError, ImportError, LookupError, TypeError)
-"""What is raised by a module, an attribute or an argument that is not as it was."""
+"""What is raised if a module, an attribute or an argument has changed."""
 
 
 class Hooks(ExitStack):

@@ -72,7 +72,7 @@ def refusing() -> Generator[None]:
 
 
 def show(result: Any, on_screen: Callable[[Any], RenderableType], *, as_json: bool) -> None:
-    """Print `result` as JSON, or as it is on a screen."""
+    """Print `result` as JSON, or for a person to read."""
     if as_json:
         typer.echo(json.dumps(result.to_json(), indent=1))
     else:

@@ -66,8 +66,8 @@ class Memory:
         return {"times": self.times, "last": self.last, "since": self.since, "value": self.value, "known": known}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        known = {(rule, pair, slice, onset): severity for rule, pair, slice, onset, severity in state["known"]}
-        vars(self).update({name: state[name] for name in ("times", "last", "since", "value")}, known=known)
+        self.times, self.last, self.since, self.value = state["times"], state["last"], state["since"], state["value"]
+        self.known = {(rule, pair, slice, onset): severity for rule, pair, slice, onset, severity in state["known"]}
 
 
 Counts: TypeAlias = Mapping[str, tuple[int, int | None]]

@@ -143,7 +143,9 @@ class WorstSequences:
     def _shown(self, kept: tuple[WorstSequence, ...]) -> tuple[WorstSequence, ...]:
         if self._decoder and not self._health.elsewhere():
             with_ids = [sequence for sequence in kept if sequence.token_ids is not None]
-            decoded = self._decoder.texts([(sequence.token_ids, excerpt(sequence)) for sequence in with_ids])  # type: ignore[misc]
+            decoded = self._decoder.texts(
+                [(sequence.token_ids, excerpt(sequence)) for sequence in with_ids if sequence.token_ids is not None]
+            )
             texts = {id(sequence): text for sequence, text in zip(with_ids, decoded, strict=True)}
             kept = tuple(replace(sequence, texts=texts.get(id(sequence))) for sequence in kept)
             for error in self._decoder.errors():

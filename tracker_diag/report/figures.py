@@ -42,7 +42,7 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
                 label = f"{name}, {'baseline' if style == '--' else 'now'} ({int(counts.sum()):,} tokens)"
                 width, alpha = (1.3, 0.75) if style == "--" else (2.4, 1.0)
                 beyond = 1 - np.cumsum(counts) / counts.sum()
-                beyond = np.where(beyond > 1e-12, beyond, np.nan)  # where none is left nothing is drawn
+                beyond = np.where(beyond > 1e-12, beyond, np.nan)  # no line where no token is left
                 axes.plot(histogram.edges[1:], beyond, style, color=COLORS[name], lw=width, alpha=alpha, label=label)
     axes.axhline(0.05, color="0.6", lw=0.8, ls=":")
     axes.annotate("p95", (1.02e-4, 0.053), fontsize=8, color="0.4")

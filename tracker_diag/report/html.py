@@ -76,12 +76,12 @@ def _charts(summary: Summary, ends: tuple[float, float]) -> dict[curves.Role, li
     for panel in curves.with_outcomes_together(curves.panels(summary)):
         lines = sorted(panel.lines.items(), key=lambda line: first is None or line[0] != first.slice)
         colors = [name if name in SLICES else "second" * (at > 0) for at, (name, _) in enumerate(lines)]
-        shown = [
+        named = [
             (curves.PLACES.get(name, name), color, points) for color, (name, points) in zip(colors, lines, strict=True)
         ]
         usual = panel.role == "hero" and not panel.metric.outcome and main and main[1].baseline is not None
         before = first.onset if first is not None and usual else None
-        made = chart(panel.title, panel.unit, shown, ends, log=panel.log, before=before)
+        made = chart(panel.title, panel.unit, named, ends, log=panel.log, before=before)
         if made is not None:
             drawn[panel.role].append(made)
     if not drawn["hero"] and drawn["outcome"]:  # nothing of a series that is NaN throughout can be drawn

@@ -252,8 +252,8 @@ def _all_causes(effect: int, direct: Sequence[set[int]]) -> set[int]:
 
 def _leads_to(cause: Finding, finding: Finding) -> bool:
     """Whether the rule of `cause` leads to that of `finding`, and the onsets allow it within their uncertainty."""
-    is_said = finding.rule.id in cause.rule.leads_to
-    return is_said and cause.onset - finding.onset <= _unsure(finding) and _overlap(cause, finding)
+    is_listed = finding.rule.id in cause.rule.leads_to
+    return is_listed and cause.onset - finding.onset <= _unsure(finding) and _overlap(cause, finding)
 
 
 def _hangs_together(a: Finding, b: Finding) -> bool:

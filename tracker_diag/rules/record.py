@@ -54,7 +54,7 @@ class Record:
 
     @property
     def needs(self) -> list[str]:
-        """What it lacks for a rule that is measured."""
+        """What it lacks to be measured."""
         lacking = [
             (self.hits < FOUND, f"{FOUND - self.hits} more true findings"),
             (self.places < PLACES, f"{PLACES} tasks or frameworks"),

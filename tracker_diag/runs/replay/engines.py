@@ -121,8 +121,11 @@ def kept(engine: Engine, folder: Path) -> Engine:
         files = [folder / f"{sha256(text.encode()).hexdigest()[:32]}.json" for text in about]
         new = iter(engine(work, [part for part, file in zip(parts, files, strict=True) if not file.exists()]))
         for file in files:
-            if not file.exists():
-                private(file, json.dumps(next(new).state_dict()))
-            yield PartFolded.of_state(json.loads(file.read_text()))
+            if file.exists():
+                yield PartFolded.of_state(json.loads(file.read_text()))
+            else:
+                folded = next(new)
+                private(file, json.dumps(folded.state_dict()))
+                yield folded
 
     return engine_with_states

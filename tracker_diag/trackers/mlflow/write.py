@@ -97,7 +97,7 @@ class MlflowTracker(Tracker):
         self._kept: dict[str, Any] = {}
         """The last value of each state; in `_staying`, if it repeats the one before and waits for the batch."""
         self._staying: dict[str, Any] = {}
-        self._tags: dict[str, str] = {}  # of the run, each as it is to be in the end; for `NOTE_TAG` our part of it
+        self._tags: dict[str, str] = {}  # the run's tags with their final values; of `NOTE_TAG`, our part
         self._files: dict[str, Callable[[], bytes]] = {}  # what waits, by path: of several files with one path the last
         self._pictures: dict[str, Callable[[], bytes]] = {}
         """The same, drawn when they are sent, and sent after the files, as that takes long."""
