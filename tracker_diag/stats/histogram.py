@@ -118,7 +118,7 @@ class Tally:
 
     @property
     def counts(self) -> list[RowArray]:
-        """Of each partition ((size + 1) × 2 × 4098,), to be added to; the last row is for values without one."""
+        """Of each partition ((size + 1) × 2 × 4098,), to be added to; the last row, of what has none, is not read."""
         ends = [*accumulate((size + 1) * 2 * BINS for size in self._sizes)]
         if self._whole is None:
             self._whole = _zeros(ends[-1])

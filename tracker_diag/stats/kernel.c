@@ -10,6 +10,8 @@
 #define BINS 4098
 #define BASE (((-24 + 127) << 7) - 1)
 #define BLOCK 512           /* tokens whose temporaries stay in the fastest cache */
+#define PART 128            /* tokens that kernel_count takes at once: a processor waits for few cache lines */
+#define AHEAD 512           /* how many tokens before it counts one, kernel_count fetches it */
 #define SMALL 0x40800000u   /* 4.0 as bits: weights of such log-ratios need no common factor */
 #define INFINITE 0x7f800000u
 
@@ -148,7 +150,17 @@ static inline __attribute__((always_inline)) uint32_t bins(const float *restrict
     return top;
 }
 
-/* Count the bins (n) of tokens that are all of `row`, or each of its own of `rows`; a row of `size` is none. */
+/* Add one to `counts` at each of `cell` (n). The cells come from another loop, so this one waits only for counts. */
+static inline __attribute__((always_inline)) void add_ones(
+    const int32_t *restrict cell, int64_t n, int32_t *restrict counts) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int64_t j = i; j < i + 8; j++) counts[(uint32_t)cell[j]]++;
+    for (; i < n; i++) counts[(uint32_t)cell[i]]++;
+}
+
+/* Count the bins (n) of tokens that are all of `row`, or each of its own of `rows`; a row of `size` is none.
+   There are fewer than 2^19 rows, so that 32 bits hold the number of a cell. */
 static inline __attribute__((always_inline)) void count(
     const int32_t *restrict bin, const float *restrict x, int64_t n, uint32_t top, uint32_t row,
     const int32_t *restrict rows, uint32_t size, int32_t *restrict counts, int64_t *restrict nonfinite) {
@@ -159,14 +171,15 @@ static inline __attribute__((always_inline)) void count(
         counts[mine * (int64_t)(2 * BINS) + bin[i]]--; /* what is counted below */
     }
     if (!rows) {
-        counts += row * (int64_t)(2 * BINS);
-        for (int64_t i = 0; row < size && i < n; i++) counts[bin[i]]++;
+        if (row < size) add_ones(bin, n, counts + row * (int64_t)(2 * BINS));
         return;
     }
+    int32_t cell[BLOCK];
     for (int64_t i = 0; i < n; i++) {
-        uint32_t mine = rows[i];
-        counts[(mine < size ? mine : size) * (int64_t)(2 * BINS) + bin[i]]++;
+        uint32_t mine = rows[i], few = mine < size ? ~0u : 127; /* of the last row, few cells stay in the cache */
+        cell[i] = (int32_t)((mine < size ? mine : size) * (2 * BINS) + (bin[i] & few));
     }
+    add_ones(cell, n, counts);
 }
 
 /* Count the log-ratios of segments into partitions, and sum them up by `context` and by sequence.
@@ -176,7 +189,7 @@ static inline __attribute__((always_inline)) void count(
    context          (q) which of `sums` a segment belongs to
    sequence         (q) its sequence, of `sequences`
    rows             of each partition the rows of segments (q), or of tokens (N) where `by_token`
-   counts           of each partition (size + 1, 2, BINS), to be added to; the last row is for tokens without one
+   counts           of each partition (size + 1, 2, BINS), to be added to; the last row, of what has none, is not read
    nonfinite        of each partition (size), to be added to
    sums             (contexts), to be added to
    of_sequences     (contexts, sequences), to be added to: the sum of r, NaN and inf with it */
@@ -298,16 +311,29 @@ void kernel_add(int64_t *into, int64_t n, const int64_t *index, const int64_t *c
     for (int64_t i = 0; i < n; i++) into[index[i]] += sign * count[i];
 }
 
+/* Bring 4-byte numbers (n) into the cache. The processor does not foresee their use, because it comes in parts. */
+static inline __attribute__((always_inline)) void fetch(const void *numbers, int64_t n) {
+    for (int64_t i = 0; i < n; i += 16) __builtin_prefetch((const char *)numbers + 4 * i);
+}
+
 /* Count x (n) into partitions, of which `rows` has the row of each. */
 FASTEST
 void kernel_count(const float *x, int64_t n, int partitions, const int32_t *const *rows, const int64_t *sizes,
                   int32_t *const *counts, int64_t *const *nonfinite) {
-    int32_t bin[BLOCK];
-    for (int64_t at = 0; at < n; at += BLOCK) {
-        int64_t here = n - at < BLOCK ? n - at : BLOCK;
+    int32_t bin[PART];
+    for (int d = 0; d < partitions; d++) {
+        int64_t cells = sizes[d] * 2 * BINS;
+        if (cells <= n) fetch(counts[d], cells); /* all in order come faster than one by one */
+    }
+    for (int64_t at = 0; at < n; at += PART) {
+        int64_t here = n - at < PART ? n - at : PART, later = at + AHEAD;
+        int whole = later + PART <= n;
+        if (whole) fetch(x + later, PART);
         uint32_t top = bins(x + at, here, bin);
-        for (int d = 0; d < partitions; d++)
+        for (int d = 0; d < partitions; d++) {
+            if (whole) fetch(rows[d] + later, PART);
             count(bin, x + at, here, top, 0, rows[d] + at, (uint32_t)sizes[d], counts[d], nonfinite[d]);
+        }
     }
 }
 
