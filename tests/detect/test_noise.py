@@ -7,7 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.detect.noise import medians_of, noise_of, quantile_of, ranks_of, standard_error
+from tracker_diag.detect.noise import (
+    DOUBT,
+    centred,
+    dependence,
+    deviation_of,
+    error_of_difference,
+    medians_of,
+    noise_of,
+    quantile_of,
+    ranks_of,
+)
+
+
+def standard_error(y, width, doubt=DOUBT):
+    """Of the difference of two means of `width` values of `y`."""
+    return error_of_difference(*dependence(y, doubt), width)
 
 
 @pytest.mark.parametrize("course", [0.0, 0.05])
@@ -52,6 +67,12 @@ def test_quantile_and_medians_are_those_of_numpy_to_the_bit(values, level):
     for width in {1, 2, 3, len(y)}:
         rows = np.lib.stride_tricks.sliding_window_view(y, min(width, len(y)))
         np.testing.assert_array_equal(medians_of(rows), np.median(rows, axis=1))
+
+
+@given(st.lists(st.floats(-1e100, 1e100), min_size=2, max_size=300))
+def test_deviation_is_that_of_numpy_to_the_bit(values):
+    y = np.array(values)
+    assert deviation_of(centred(y)) == y.std(ddof=1)
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=100))

@@ -27,6 +27,7 @@ from tracker_diag.detect.levels import (
     rows_of,
 )
 from tracker_diag.detect.means import BlockMeans
+from tracker_diag.detect.noise import dependence
 from tracker_diag.detect.scan import Drop, drops
 from tracker_diag.errors import SourceError
 
@@ -170,10 +171,11 @@ class Course:
 
     def _drop(self) -> Drop | None:
         """The first pair of windows that differ by so much that what was gained is lost."""
-        at, gained = self._levels(), self._gained()  # wide windows blur what was gained
+        at = self._levels()
+        gained = at.gained  # wide windows blur what was gained
         if float(at.levels.max()) - float(at.y[-SHORTEST:].mean()) <= self.lost * gained:
             return None
-        enough = self.surer * max(EFFECT * at.rows.noise, WANDER * self._swing(), gained)
+        enough = self.surer * max(EFFECT * at.rows.noise, WANDER * at.swing, gained)
         for drop in drops_of(at.rows, self.surer):
             down = drop.top - drop.now
             high = int(np.count_nonzero(at.y > drop.now + down / 2))
@@ -181,16 +183,6 @@ class Course:
             if matters and down > self.lost * max(drop.gained, gained):
                 return drop
         return None
-
-    def _gained(self) -> float:
-        """How far the best level of a tenth is above the lowest before it."""
-        at = self._levels()
-        return at.top - float(at.levels[: at.best + 1].min())
-
-    def _swing(self) -> float:
-        """How far the level has fallen on the way to its best, or has come up since."""
-        at = self._levels()
-        return max(at.fall_before_best, largest_fall(-at.levels[at.best :]))
 
     def _now(self) -> float:
         """The last level, by as few rows as show a fall."""
@@ -208,7 +200,7 @@ class Course:
         """
         at, sign = self._levels(), self._sign
         least = max(
-            self.lost * self._gained(), self.surer * WANDER * at.fall_before_best, self.surer * EFFECT * at.rows.noise
+            self.lost * at.gained, self.surer * WANDER * at.fall_before_best, self.surer * EFFECT * at.rows.noise
         )
         since = int(np.flatnonzero(at.y >= at.top - least)[-1]) + 1
         if len(at.y) - since < SHORTEST:
@@ -223,7 +215,8 @@ class Course:
         # The best level of those that share no row with the first one.
         gained, noise = float(at.later.max()) - at.first, at.rows.noise
         far = gained > CLEAR * at.fall_before_best
-        rose = gained > noise and (at.ranks_higher or (at.ranks_far and far) or self._rises(at, gained))
+        # The cheapest first: ranks cost most.
+        rose = gained > noise and (self._rises(at, gained) or at.ranks_higher or (far and at.ranks_far))
         lost = KEPT * gained - (at.now - at.first)
         return Gain(
             first=sign * at.first,
@@ -253,9 +246,8 @@ class Course:
         low = at.first - EFFECT * at.rows.noise
         if at.now < low <= float(at.levels[int(LATELY * len(at.levels))]):
             return False
-        return not any(
-            may_gain_at(at.rows.ranks, split) for split in {SHORTEST, *(int(len(at.y) * part) for part in SPLITS)}
-        )
+        noise, splits = dependence(at.rows.ranks, -1.0), {SHORTEST, *(int(len(at.y) * part) for part in SPLITS)}
+        return not any(may_gain_at(at.rows.ranks, split, noise) for split in splits)
 
     def ends_as_it_began(self) -> bool:
         """Whether the last fifth of the run is above the first level by less than `REGAINED` of its largest fall.
@@ -277,7 +269,8 @@ class Course:
         gained = float(at.y[early:].mean() - at.y[:early].mean())
         if gained > STEP * float(at.y.std()) or at.y[last].mean() - at.first > REGAINED * largest_fall(at.levels):
             return False
-        return all(gain_at(at.rows.ranks, int(len(at.y) * part), doubt=0.0) <= BARELY for part in SPLITS)
+        noise = dependence(at.rows.ranks, 0.0)
+        return all(gain_at(at.rows.ranks, int(len(at.y) * part), noise) <= BARELY for part in SPLITS)
 
     def _levels(self) -> Levels:
         return levels_of(rows_of(tuple(self._blocks.means), self._sign), PART)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracker_diag.detect.blocks import LEAST, MOST, BlockDetector, BlockSettings
+from tracker_diag.detect.noise import centred, deviation_of
 from tracker_diag.stats.arrays import Float64Array
 
 CLEARLY = 2.0
@@ -168,13 +169,13 @@ class BlockCusum(BlockDetector[CusumSettings]):
     def _noise_of(self, values: Float64Array, means: Float64Array) -> float:
         """Standard deviation of a block mean about that of a baseline of `values`, with block `means`."""
         size, block = len(values), self.block
-        spread, deviations = float(values.std(ddof=1)), values - values.mean()
-        square = float(deviations @ deviations)
-        phi = float(deviations[1:] @ deviations[:-1]) / square if square > 0 else 0.0
+        off = centred(values)
+        square = float(off @ off)
+        phi = float(off[1:] @ off[:-1]) / square if square > 0 else 0.0
         phi = min(max(phi + (1 + 3 * phi) / size, 0.0), 0.97)  # bias of order 1/size (Marriott, Pope 1954)
-        implied = spread * math.sqrt((1 + phi) / (1 - phi) / block)
+        implied = deviation_of(off) * math.sqrt((1 + phi) / (1 - phi) / block)
         # What the baseline shows by chance is never below what is known; then the baseline's own error.
-        noise = max(float(means.std(ddof=1)), implied, self._error) * math.sqrt(1 + block / size)
+        noise = max(deviation_of(centred(means)), implied, self._error) * math.sqrt(1 + block / size)
         return max(noise, LEAST)
 
     def _reference_of(self, noise: float) -> float:
@@ -200,6 +201,8 @@ class BlockCusum(BlockDetector[CusumSettings]):
             return
         level, trail = sum(self._trail) / size, np.array(self._trail)
         first, self._first = self._first, []
+        if level > self._mean and not first:
+            return
         share = math.sqrt(block / size)
         noise = min(self._noise_of(trail, trail.reshape(-1, block).mean(axis=1)), self._noise)
         higher, lower = (

@@ -13,7 +13,6 @@ from tracker_diag.detect.noise import (
     medians_of,
     noise_of,
     ranks_of,
-    standard_error,
 )
 from tracker_diag.stats.arrays import Float64Array
 from tracker_diag.stats.once import once
@@ -79,7 +78,8 @@ class Levels:
     @once
     def ranks_higher(self) -> bool:
         """Whether later rows lie higher than earlier ones by their ranks, by more than chance."""
-        return any(gain_at(self.rows.ranks, split, DOUBT) > RANKED for split in self._splits)
+        noise = dependence(self.rows.ranks, DOUBT)
+        return any(gain_at(self.rows.ranks, split, noise) > RANKED for split in self._splits)
 
     @once
     def ranks_far(self) -> bool:
@@ -94,6 +94,16 @@ class Levels:
     def fall_before_best(self) -> float:
         """How far the level has fallen on the way to the best."""
         return largest_fall(self.levels[: self.best + 1])
+
+    @property
+    def swing(self) -> float:
+        """How far the level has fallen on the way to its best, or has come up since."""
+        return max(self.fall_before_best, largest_fall(-self.levels[self.best :]))
+
+    @property
+    def gained(self) -> float:
+        """How far the best level is above the lowest before it."""
+        return self.top - float(self.levels[: self.best + 1].min())
 
     @once
     def _medians(self) -> Float64Array:
@@ -137,21 +147,24 @@ def levels_of(rows: Rows, part: int) -> Levels:
     return Levels(rows, part)
 
 
-def may_gain_at(ranks: Float64Array, at: int) -> bool:
-    """Whether what comes from row `at` on may lie higher than what came before.
+def may_gain_at(ranks: Float64Array, at: int, noise: tuple[float, float]) -> bool:
+    """Whether what comes from row `at` on may lie higher than what came before; `noise` as in `gain_at`.
 
     By their means, or if nine in ten pairs of an earlier and a later row agree.
     """
     if at < SHORTEST or len(ranks) - at < SHORTEST:
         return False
-    return gain_at(ranks, at, doubt=-1.0) > BARELY or higher(ranks, at) > HIGHER * len(ranks)
+    return gain_at(ranks, at, noise) > BARELY or higher(ranks, at) > HIGHER * len(ranks)
 
 
-def gain_at(ranks: Float64Array, at: int, doubt: float) -> float:
-    """By how many standard errors rows from `at` on are higher than those before; 0 if they are too few."""
+def gain_at(ranks: Float64Array, at: int, noise: tuple[float, float]) -> float:
+    """By how many standard errors rows from `at` on are higher than those before; 0 if they are too few.
+
+    `noise` is the `dependence` of `ranks`.
+    """
     if at < SHORTEST or len(ranks) - at < SHORTEST:
         return 0.0
-    before, after = (standard_error(ranks, many, doubt) / math.sqrt(2) for many in (at, len(ranks) - at))
+    before, after = (error_of_difference(*noise, many) / math.sqrt(2) for many in (at, len(ranks) - at))
     error = math.hypot(before, after)
     return higher(ranks, at) / error if error else 0.0
 

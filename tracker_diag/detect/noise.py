@@ -35,11 +35,6 @@ def error_of_difference(sigma: float, phi: float, width: int) -> float:
     return sigma * math.sqrt(2 * min((1 + phi) / (1 - phi) / width, 1.0))
 
 
-def standard_error(y: Float64Array, width: int, doubt: float = DOUBT) -> float:
-    """Standard error of the difference of two means of `width` values of `y`."""
-    return error_of_difference(*dependence(y, doubt), width)
-
-
 def noise_of(y: Float64Array) -> float:
     """Standard deviation of a value about a level that changes steadily, from the second differences."""
     change = y[1:] - y[:-1]
@@ -68,6 +63,17 @@ def medians_of(rows: Float64Array) -> Float64Array:
     part = np.partition(rows, sorted({low, high}), axis=1)
     medians: Float64Array = part[:, low] if low == high else (part[:, low] + part[:, high]) / 2
     return medians
+
+
+def centred(values: Float64Array) -> Float64Array:
+    """How far each of `values` is off their mean."""
+    off: Float64Array = values - np.add.reduce(values) / len(values)
+    return off
+
+
+def deviation_of(off: Float64Array) -> float:
+    """What `values.std(ddof=1)` answers, to the bit, of values that are `centred`, in a third of its time."""
+    return math.sqrt(np.add.reduce(off * off) / (len(off) - 1))
 
 
 def ranks_of(y: Float64Array) -> Float64Array:

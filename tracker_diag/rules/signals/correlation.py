@@ -1,5 +1,6 @@
 """Spearman's correlation of two series."""
 
+import math
 from collections import deque
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -64,7 +65,6 @@ class Correlation(Limited):
 
 def _spearman(values: Float64Array) -> float | None:
     """Spearman's ρ of the columns of (n, 2), ties ranked in the middle; None if one column is constant."""
-    ranks = np.stack([ranks_of(column) for column in values.T])
-    centred = ranks - ranks.mean(axis=1, keepdims=True)
-    scale = float(np.sqrt((centred**2).sum(axis=1).prod()))
-    return float(centred[0] @ centred[1] / scale) if scale > 0 else None
+    first, second = (ranks_of(column) - len(values) / 2 for column in values.T)
+    scale = math.sqrt(float(first @ first) * float(second @ second))
+    return float(first @ second) / scale if scale > 0 else None
