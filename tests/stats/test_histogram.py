@@ -12,8 +12,10 @@ from hypothesis.extra import numpy as hnp
 from tracker_diag.stats.histogram import (
     BINS,
     EDGES,
+    FEW,
     QUANTILE_VALUES,
     Sketch,
+    first_bins,
     quantiles,
     rebin,
     sketch,
@@ -200,6 +202,13 @@ def test_more_than_a_chunk_is_counted_as_one(seed):
     np.testing.assert_array_equal(whole.counts, halves.counts)
 
 
+def test_values_that_nobody_may_write_to_are_counted_too(rng):
+    values, row = rng.normal(size=FEW + 1).astype(np.float32), rng.integers(0, 3, FEW + 1)
+    expected = partition(values, row, 3)
+    values.flags.writeable = False
+    np.testing.assert_array_equal(partition(values, row, 3).counts, expected.counts)
+
+
 @pytest.mark.slow
 @given(rows_and_values)
 def test_without_torch_the_counts_are_the_same(data):
@@ -228,7 +237,7 @@ def test_nothing_has_no_quantile():
 def test_rebinning_moves_counts_and_loses_none():
     values = np.concatenate([np.random.default_rng(0).lognormal(-2, 2, 5000), [0.0, 1e4]]).astype(np.float32)
     edges = np.array([0.0, 2**-10, 2**-5, 1.0, 1.5, 256.0])
-    got = rebin(one_row(values).counts[0].sum(axis=0), edges)
+    got = rebin(one_row(values).counts[0].sum(axis=0), first_bins(edges))
     expected, _ = np.histogram(np.minimum(values, 255), edges)
     np.testing.assert_array_equal(got, expected)
 

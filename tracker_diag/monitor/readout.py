@@ -34,7 +34,7 @@ from tracker_diag.rules.model import Rule
 from tracker_diag.rules.signals.growth import Growth
 from tracker_diag.rules.signals.often import Often
 from tracker_diag.rules.signals.spike import Spike
-from tracker_diag.stats.histogram import HIGHEST, rebin
+from tracker_diag.stats.histogram import HIGHEST, first_bins, rebin
 from tracker_diag.stats.tails import Estimate
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names
@@ -44,6 +44,7 @@ from tracker_diag.tensors.windows import PairWindow
 
 HISTOGRAM_EDGES = np.array([0.0, *(2.0**e * m for e in range(-14, 8) for m in (1, 1.5)), 256.0])
 """(46,) nats: half octaves of |log-ratio|, the same at every step so that steps can be compared."""
+_FIRST_BINS = first_bins(HISTOGRAM_EDGES)
 
 
 Wanted: TypeAlias = Mapping[Pair, Mapping[str, Mapping[str, bool]]]
@@ -251,7 +252,7 @@ def histograms(windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair]) -> Ite
         if window.signal:
             for name in CONTEXT:
                 of_slice = window.context[name]
-                now, then = (rebin(counts, HISTOGRAM_EDGES) for counts in (of_slice.magnitudes, of_slice.then))
+                now, then = (rebin(counts, _FIRST_BINS) for counts in (of_slice.magnitudes, of_slice.then))
                 yield Histogram(f"{PREFIX}{pair}/{name}/hist", pair, name, now, HISTOGRAM_EDGES, then)
 
 

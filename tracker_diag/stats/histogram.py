@@ -276,10 +276,14 @@ def quantiles(counts: IntArray, levels: Sequence[float]) -> list[float]:
     return [float(QUANTILE_VALUES[i]) for i in np.searchsorted(total, ranks)]
 
 
-def rebin(counts: IntArray, edges: FloatArray) -> IntArray:
-    """(..., len(edges) − 1) counts of |x| between `edges`, a subset of `EDGES` after a first 0.
+def first_bins(edges: FloatArray) -> IntArray:
+    """(len(edges) − 1,) the bin that begins at each of `edges`, a subset of `EDGES` after a first 0; but the last."""
+    return np.append(0, np.searchsorted(EDGES, edges[1:-1]) + 1)
+
+
+def rebin(counts: IntArray, first: IntArray) -> IntArray:
+    """(..., n) counts of |x| between the edges that gave the `first_bins` (n,).
 
     `counts` (..., 4098). What is beyond the last edge is counted in the last bin.
     """
-    first = np.append(0, np.searchsorted(EDGES, edges[1:-1]) + 1)  # the bin that begins at each edge
     return np.add.reduceat(counts, first, axis=-1)

@@ -48,9 +48,13 @@ class Kernel:
         return self._functions[name](*map(_at, given))
 
 
+_Start = ctypes.c_char * 0
+"""Where an array begins; it is found in a third of the time that `ctypes.data` takes."""
+
+
 def _at(given: Given) -> Any:
     if isinstance(given, np.ndarray):
-        return given.ctypes.data
+        return _Start.from_buffer(given.data) if given.flags.writeable else given.ctypes.data
     if isinstance(given, list | tuple):
         return (ctypes.c_void_p * len(given))(*(array.ctypes.data for array in given))
     return given

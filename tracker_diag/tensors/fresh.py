@@ -4,7 +4,7 @@ A window of eight steps shares seven of them with the one before: what it shows 
 a detector to tell noise from change. What detectors read shares no token with the value before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -23,8 +23,8 @@ ROWS = len(CONTEXT)
 class _SinceLast:
     """Counts and tokens by row since the last value of each. In a step a row gives one value, once it has enough."""
 
-    def __init__(self, needed: int, counts: IntArray, tokens: IntArray) -> None:
-        self._needed, self._counts, self._tokens = needed, counts, tokens
+    def __init__(self, needed: int, counts: Iterable[IntArray], tokens: IntArray) -> None:
+        self._needed, self._counts, self._tokens = needed, [*counts], tokens
         self._reported: set[Any] = set()
         """Rows of which this step has given a value: what comes of it later is of the next one."""
 
@@ -34,7 +34,8 @@ class _SinceLast:
 
     def clear(self) -> None:
         """Forget all of it."""
-        self._counts[:], self._tokens[:] = 0, 0
+        for counts in (*self._counts, self._tokens):
+            counts[:] = 0
 
 
 class Fresh(_SinceLast):
@@ -42,6 +43,8 @@ class Fresh(_SinceLast):
 
     def __init__(self, groups: int, needed: int) -> None:
         super().__init__(needed, np.zeros((ROWS, groups, 2, BINS), np.int64), np.zeros(ROWS, np.int64))
+        self._starts = self._counts[0].size * np.arange(ROWS + 1)
+        """Where each slice begins in the counts of `context`."""
 
     def count(self, cells: Cells) -> None:
         """Count the `sparse` cells (2 × groups, 2, 4098) of `context`; not what is unknown, behind them.
@@ -49,28 +52,27 @@ class Fresh(_SinceLast):
         Nor a slice without signal: a p95 of 0 by construction would be taken for how calm the slice can be.
         """
         index, count = cells
-        ends = np.searchsorted(index, self._counts[0].size * np.arange(ROWS + 1))
-        for row, (start, end) in enumerate(pairwise(ends)):
+        for row, (start, end) in enumerate(pairwise(index.searchsorted(self._starts))):
             if cells_have_signal(index[start:end]):
-                add_sparse(self._counts, (index[start:end], count[start:end]))
+                add_sparse(self._counts[row], (index[start:end] - self._starts[row], count[start:end]))
                 self._tokens[row] += int(count[start:end].sum())
 
     def take_ready(self) -> dict[str, SliceWindow]:
-        """Those slices that have enough tokens, which are forgotten with it."""
+        """Those slices that have enough tokens. Each takes its counts along, so they are forgotten here."""
         enough_now: dict[str, SliceWindow] = {}
         for row, name in enumerate(CONTEXT):
             if self._tokens[row] >= self._needed and name not in self._reported:
-                enough_now[name] = SliceWindow(self._counts[row].copy())
-                self._counts[row], self._tokens[row] = 0, 0
+                enough_now[name] = SliceWindow(self._counts[row])
+                self._counts[row], self._tokens[row] = np.zeros_like(self._counts[row]), 0
                 self._reported.add(name)
         return enough_now
 
     def state_dict(self) -> dict[str, Any]:
-        return {"cells": pack_cells(sparse(self._counts)), "told": sorted(self._reported)}
+        return {"cells": pack_cells(sparse(np.stack(self._counts))), "told": sorted(self._reported)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.clear()
-        self.count(unpack_cells(state["cells"], self._counts.size // (2 * BINS)))
+        self.count(unpack_cells(state["cells"], int(self._starts[-1]) // (2 * BINS)))
         self._reported = set(state["told"])
 
 
@@ -105,7 +107,7 @@ class FreshCells(_SinceLast):
             if row not in self._reported:
                 counts = np.stack([self._of_cell[row], np.zeros_like(self._of_cell[row])])
                 windows[row] = SliceWindow(counts[None], reference=self._other_cells[row].copy())
-                self._counts[:, row], self._tokens[:, row] = 0, 0
+                self._of_cell[row], self._other_cells[row], self._tokens[:, row] = 0, 0, 0
                 self._reported.add(row)
         return windows
 
@@ -117,5 +119,5 @@ class FreshCells(_SinceLast):
         self.clear()
         for name, into in zip(("of_cell", "other_cells"), self._counts, strict=True):
             add_sparse(into, unpack_cells(state[name], NAMED_ROWS // 2))
-        self._tokens[:] = self._counts.sum(axis=2)
+        self._tokens[:] = self._of_cell.sum(axis=1), self._other_cells.sum(axis=1)
         self._reported = set(state["told"])

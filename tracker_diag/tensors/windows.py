@@ -227,7 +227,7 @@ class PairWindow:
     @property
     def unknown(self) -> SliceWindow | None:
         """The window of the tokens whose context is unknown; None where there are none."""
-        if not self.total or not self.total["context"][-GROUPS:].any():
+        if not self._of_context[-1].any():
             return None
         counts = self.total["context"][-GROUPS:]
         then = self.baseline["context"][-GROUPS:].sum(axis=0) if self.baseline else None
@@ -238,7 +238,7 @@ class PairWindow:
         """The window of each slice of `context` and of `all`; none before the first step."""
         if self._context or not self.total:
             return self._context
-        tokens, sequences = (WeightSums.merged(np.stack([step.sums[i] for step in self._recent])) for i in (0, 1))
+        tokens, sequences = (WeightSums.merged(np.array([step.sums[i] for step in self._recent])) for i in (0, 1))
         reached, lengths = (np.add.reduce([step.sums[i] for step in self._recent]) for i in (2, 3))
         of_optimiser = [*reached[: len(CONTEXT)], reached.sum(axis=0)]
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
