@@ -137,19 +137,19 @@ class BlockCusum(BlockDetector[CusumSettings]):
 
     def _rises(self, values: Float64Array) -> bool:
         """Whether the last third of `values` is above the first, by more than their noise about a line explains."""
-        size, third, block = len(values), len(values) // 3, self.block
+        size, third = len(values), len(values) // 3
         at = np.arange(size) - (size - 1) / 2
         rest = values - at * float(at @ values / (at @ at))
-        error = self._noise_of(rest, rest.reshape(-1, block).mean(axis=1)) * math.sqrt(2 * block / third)
+        error = self._noise_of(rest) * math.sqrt(2 * self.block / third)
         rise = float(values[-third:].mean() - values[:third].mean())
         return rise > max(self.settings.floor / 2, CLEARLY * error)
 
     def _freeze(self, values: Float64Array, means: Float64Array, error: float) -> None:
         self._error = error
-        whole, noise = self._mean, self._noise_of(values, means)
+        whole, noise = self._mean, self._noise_of(values)
         if self._jumps(values, means):
             half, block, steps = len(means) // 2, self.block, self._baseline_steps[-len(values) :]
-            self._take(float(means[:half].mean()), self._noise_of(values[: half * block], means[:half]))
+            self._take(float(means[:half].mean()), self._noise_of(values[: half * block]))
             for start in range(half * block, len(values), block):
                 self._block_start = steps[start]
                 self._end_block(values[start : start + block].tolist())
@@ -162,13 +162,14 @@ class BlockCusum(BlockDetector[CusumSettings]):
         half = len(means) // 2
         if self.scale != "log" or half < FEWEST_BLOCKS:
             return False
-        early, calm = float(means[:half].mean()), self._noise_of(values[: half * self.block], means[:half])
+        early, calm = float(means[:half].mean()), self._noise_of(values[: half * self.block])
         beyond = float(means[-2:].min()) > early + self._reference_of(calm)
-        return beyond and calm < CALMER * self._noise_of(values, means)
+        return beyond and calm < CALMER * self._noise_of(values)
 
-    def _noise_of(self, values: Float64Array, means: Float64Array) -> float:
-        """Standard deviation of a block mean about that of a baseline of `values`, with block `means`."""
+    def _noise_of(self, values: Float64Array) -> float:
+        """Standard deviation of a block mean about that of a baseline of `values`."""
         size, block = len(values), self.block
+        means = np.add.reduce(values.reshape(-1, block), axis=1) / block
         off = centred(values)
         square = float(off @ off)
         phi = float(off[1:] @ off[:-1]) / square if square > 0 else 0.0
@@ -199,18 +200,17 @@ class BlockCusum(BlockDetector[CusumSettings]):
         self._falling = max(self._falling - len(values), 0)
         if self.score > 0 or len(self._trail) < size:
             return
-        level, trail = sum(self._trail) / size, np.array(self._trail)
+        level = sum(self._trail) / size
         first, self._first = self._first, []
         if level > self._mean and not first:
             return
         share = math.sqrt(block / size)
-        noise = min(self._noise_of(trail, trail.reshape(-1, block).mean(axis=1)), self._noise)
+        noise = min(self._noise_of(np.array(self._trail)), self._noise)
         higher, lower = (
             min(CHANCE * math.sqrt(2) * share * deviation, self._reference) for deviation in (self._noise, noise)
         )
         if first and -lower < level - self._mean <= higher:
-            both = np.array([*first, *self._trail])
-            self._take((self._mean + level) / 2, self._noise_of(both, both.reshape(-1, block).mean(axis=1)))
+            self._take((self._mean + level) / 2, self._noise_of(np.array([*first, *self._trail])))
             return
         if level > self._mean:
             return

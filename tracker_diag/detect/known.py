@@ -47,7 +47,7 @@ class KnownCusum(BlockCusum):
             best = int(courses.argmax())
             levels.append(float(courses[best]))
             chosen = slice(best * block, (best + several) * block)
-            noises.append(self._noise_of(values[chosen], means[best : best + several]))
+            noises.append(self._noise_of(values[chosen]))
         if not levels:
             return
         mean, n = float(np.mean(levels)), len(levels)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracker_diag.detect.noise import medians_of
 from tracker_diag.stats.arrays import Float64Array
 
 SHORTEST = 3
@@ -81,15 +82,16 @@ def noise(y: Float64Array) -> tuple[Float64Array, Float64Array]:
 
     A median keeps to both sides of a fall, so the fall is no noise. Rare values are, such as one success in 20 rows.
     """
-    side = max(SHORTEST, y.shape[1] // 12)
-    padded = np.pad(y, ((0, 0), (side, side)), mode="edge")
+    n = y.shape[1]
+    side = max(SHORTEST, n // 12)
+    padded = y[:, np.arange(-side, n + side).clip(0, n - 1)]
     around = np.lib.stride_tricks.sliding_window_view(padded, 2 * side + 1, axis=1)
     rest = y - np.partition(around, side, axis=2)[:, :, side]
     squares = (rest**2).sum(axis=1) + np.finfo(np.float64).tiny
     # About a steady course a median leaves nothing. So second differences count too: of normal ones the median is 1.65.
-    turns = np.median(np.abs(y[:, 2:] - 2 * y[:, 1:-1] + y[:, :-2]), axis=1) / 1.65
+    turns = medians_of(np.abs(y[:, 2:] - 2 * y[:, 1:-1] + y[:, :-2])) / 1.65
     least = ROUNDING * np.abs(y).max(axis=1)
-    return np.maximum(np.maximum(np.sqrt(squares / y.shape[1]), turns), least), (rest[:, 1:] * rest[:, :-1]).sum(
+    return np.maximum(np.maximum(np.sqrt(squares / n), turns), least), (rest[:, 1:] * rest[:, :-1]).sum(
         axis=1
     ) / squares
 

@@ -211,17 +211,19 @@ def lacking(windows: Mapping[Pair, PairWindow]) -> Callable[[StatKey], Reason]:
 def series(statistics: Mapping[StatKey, Estimate], time_ratio: float | None) -> dict[SeriesKey, Scalar]:
     """The series that rules read of tensors; `time_ratio` is that of `Intake`."""
     ratio = {} if time_ratio is None else {"rank_time_ratio": Scalar("rank_time_ratio", time_ratio)}
-    return {key: Scalar(key, it.value, it.n, it.spread) for key, it in statistics.items()} | ratio
+    return {key: Scalar(key, *estimate) for key, estimate in statistics.items()} | ratio
 
 
 def nonfinite(own: Mapping[str, float], observed: Mapping[Pair, Observation], health: Counter[str]) -> list[str]:
     """The slices in which NaN or infinity was observed. Such tokens and metrics are counted in `health`."""
     health["nonfinite_metrics"] += sum(not math.isfinite(value) for value in own.values())
-    health["nonfinite_tokens"] += sum(int(observation.nonfinite.sum()) for observation in observed.values())
+    counts = {pair: observation.nonfinite.tolist() for pair, observation in observed.items()}
+    health["nonfinite_tokens"] += sum(map(sum, counts.values()))
     return [
-        f"log-ratio of {pair} on {FIXED['context'][row]}"
-        for pair, observation in observed.items()
-        for row in np.flatnonzero(observation.nonfinite)
+        f"log-ratio of {pair} on {name}"
+        for pair, of_pair in counts.items()
+        for name, count in zip(FIXED["context"], of_pair, strict=True)
+        if count
     ]
 
 

@@ -46,7 +46,7 @@ class Correlation(Limited):
             self._recent.append((now.value, other.value))
             self._since += 1
         if len(self._recent) == self._recent.maxlen and (self._last is None or self._since >= EVERY):
-            self._since, self._last = 0, _spearman(np.array(self._recent))
+            self._since, self._last = 0, _spearman(np.array([*zip(*self._recent, strict=True)]))
         self.holds = None if self._last is None else self._is_beyond(self._last)
 
     def reading(self) -> Reading:
@@ -64,7 +64,7 @@ class Correlation(Limited):
 
 
 def _spearman(values: Float64Array) -> float | None:
-    """Spearman's ρ of the columns of (n, 2), ties ranked in the middle; None if one column is constant."""
-    first, second = (ranks_of(column) - len(values) / 2 for column in values.T)
+    """Spearman's ρ of both rows of `values`, ties ranked in the middle; None if one row is constant."""
+    first, second = (ranks_of(row) - len(row) / 2 for row in values)
     scale = math.sqrt(float(first @ first) * float(second @ second))
     return float(first @ second) / scale if scale > 0 else None
