@@ -25,7 +25,7 @@ def dependence(y: Float64Array, doubt: float = DOUBT) -> tuple[float, float]:
     """
     change = y[1:] - y[:-1]
     up = np.sign(change[change != 0])
-    turns = float(np.mean(up[1:] != up[:-1])) - doubt / math.sqrt(len(up)) if len(up) > 2 else 2 / 3
+    turns = np.count_nonzero(up[1:] != up[:-1]) / (len(up) - 1) - doubt / math.sqrt(len(up)) if len(up) > 2 else 2 / 3
     phi = min(max(1 - 2 * math.sin(math.pi * (turns - 0.5)), 0.0), 0.97)
     return _spread(change) / math.sqrt(2 * (1 - phi)), phi
 
@@ -45,7 +45,8 @@ def _spread(changes: Float64Array) -> float:
     """Standard deviation of normal `changes`, without the largest tenth of them."""
     size = np.abs(changes)
     # The mean size of a normal change is 0.80 of its deviation, without the largest tenth 0.66.
-    return float(size[size <= quantile_of(size, 1 - TRIMMED)].mean()) / 0.66
+    kept = size[size <= quantile_of(size, 1 - TRIMMED)]
+    return float(np.add.reduce(kept)) / len(kept) / 0.66
 
 
 def quantile_of(values: Float64Array, level: float) -> float:

@@ -96,7 +96,7 @@ class SliceWindow:
     def then(self) -> IntArray:
         """(4098,) counts of |r| in the reference period; all 0 without one."""
         parts = np.zeros((1, BINS), np.int64) if self.reference is None else self.reference.reshape(-1, BINS)
-        then: IntArray = parts.sum(axis=0)
+        then: IntArray = parts[0] if len(parts) == 1 else parts.sum(axis=0)
         return then
 
     @once

@@ -63,7 +63,7 @@ class Fresh(_SinceLast):
         for row, name in enumerate(CONTEXT):
             if self._tokens[row] >= self._needed and name not in self._reported:
                 enough_now[name] = SliceWindow(self._counts[row])
-                self._counts[row], self._tokens[row] = np.zeros_like(self._counts[row]), 0
+                self._counts[row], self._tokens[row] = np.zeros(self._counts[row].shape, np.int64), 0
                 self._reported.add(name)
         return enough_now
 

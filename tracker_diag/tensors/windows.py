@@ -13,7 +13,7 @@ from tracker_diag.stats.attribution import Carrier, carriers
 from tracker_diag.stats.cells import add_sparse, sparse
 from tracker_diag.stats.histogram import BINS, Sketch
 from tracker_diag.stats.tails import SliceWindow
-from tracker_diag.stats.weights import WeightSums
+from tracker_diag.stats.weights import FIELDS, WeightSums
 from tracker_diag.tensors.fresh import Fresh, FreshCells
 from tracker_diag.tensors.longer import LongerWindow
 from tracker_diag.tensors.observation import GROUPS, ROWS, SEQUENCE_ROWS, Observation, rows_of
@@ -164,8 +164,9 @@ class PairWindow:
         _add(self.total, step.sketches, sign)
         add_sparse(self._of_sequences, step.sequence_sketch.cells, sign)
         index, count = step.sketches["context"].cells
-        lengths = np.diff(np.searchsorted(index, _FIRST))
-        add_sparse(self._of_context, (index - _AHEAD.repeat(lengths), count), sign, distinct=False)
+        places = index.searchsorted(_FIRST)
+        of_slice = index - _AHEAD.repeat(places[1:] - places[:-1])
+        add_sparse(self._of_context, (of_slice, count), sign, distinct=False)
 
     def _refer(self, step: Observation) -> None:
         """Add `step` to the reference period, if the last one belongs there."""
@@ -195,8 +196,7 @@ class PairWindow:
         if (unknown := self.unknown) is not None and (only is None or UNKNOWN in only):
             windows[UNKNOWN] = unknown
         for dimension in DIMENSIONS:
-            asked = only is None or any(name.startswith(f"{dimension}:") for name in only)
-            if dimension != "context" and dimension in self.total and asked:
+            if dimension != "context" and dimension in self.total:
                 counts, reference = self.total[dimension], self.baseline.get(dimension)
                 for name, row in names.slices(dimension).items():
                     if (only is None or name in only) and counts[row].any():
@@ -238,10 +238,12 @@ class PairWindow:
         """The window of each slice of `context` and of `all`; none before the first step."""
         if self._context or not self.total:
             return self._context
-        tokens, sequences = (WeightSums.merged(np.array([step.sums[i] for step in self._recent])) for i in (0, 1))
+        parts = np.array([step.sums[:2] for step in self._recent]).swapaxes(1, 2)  # tokens and sequences at once
+        merged = WeightSums.merged(parts.reshape(len(parts), len(FIELDS), -1))
+        before, after, unknown, *sequences = (merged[i] for i in range(len(ROWS) + len(SEQUENCE_ROWS)))
         reached, lengths = (np.add.reduce([step.sums[i] for step in self._recent]) for i in (2, 3))
         of_optimiser = [*reached[: len(CONTEXT)], reached.sum(axis=0)]
-        of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
+        of_slice = [before, after, before + after + unknown]
         by_row = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
         groups = [*by_row[: len(CONTEXT)], by_row.swapaxes(0, 1)]
         counts = [*self._of_context[: len(CONTEXT)].copy(), self._of_context.sum(axis=0)]
