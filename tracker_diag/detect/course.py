@@ -173,10 +173,11 @@ class Course:
         """The first pair of windows that differ by so much that what was gained is lost."""
         at = self._levels()
         gained = at.gained  # wide windows blur what was gained
-        if float(at.levels.max()) - float(at.y[-SHORTEST:].mean()) <= self.lost * gained:
+        down = float(at.levels.max()) - float(at.y[-SHORTEST:].mean())
+        if down <= self.lost * gained or not (seen := drops_of(at.rows, self.surer)):
             return None
         enough = self.surer * max(EFFECT * at.rows.noise, WANDER * at.swing, gained)
-        for drop in drops_of(at.rows, self.surer):
+        for drop in seen:
             down = drop.top - drop.now
             high = int(np.count_nonzero(at.y > drop.now + down / 2))
             matters = drop.is_gained or (down > enough and high >= max(HELD, len(at.y) / 4))

@@ -6,6 +6,7 @@ any look of a whole run.
 """
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,5 +119,4 @@ def chance(y: Float64Array) -> float:
 
 def limit_of(n: int, rho: float) -> float:
     """What a score must exceed for `n` values with this autocorrelation."""
-    row = max(int(np.searchsorted(ENDS, n, side="right")) - 1, 0)
-    return LIMITS[row][int(np.searchsorted(CUTS, rho, side="right"))]
+    return LIMITS[max(bisect_right(ENDS, n) - 1, 0)][bisect_right(CUTS, rho)]
