@@ -155,7 +155,7 @@ class SliceWindow:
     @property
     def largest(self) -> float:
         """The largest |r|, as `quantile` gives it; NaN without tokens."""
-        return float(QUANTILE_VALUES[np.flatnonzero(self.magnitudes)[-1]]) if self.n else math.nan
+        return self.quantile(1.0)
 
     @once
     def leave_one_out(self) -> tuple[IntArray, Float64Array]:
