@@ -12,7 +12,7 @@ SENTENCES = {
     "../README.md": (
         "`observe`, on one CPU core | {observe} ms |",
         "time added to each logging call, on one CPU core | {log} ms |",
-        "both together, on an {device} GPU: many small kernels | {added} ms, {percent} % of a training step of 0.5 s |",
+        "both together, on an {device} GPU | {added} ms, {percent} % of a training step of 0.5 s |",
         "with a planted fault that did harm | the fault was named in {named} of {harmed} |",
         "without a fault | an alert was raised in {alarmed} of {healthy} |",
         "public logs of stable runs | an alert was raised in {loud} of {stable} |",

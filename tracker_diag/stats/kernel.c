@@ -10,8 +10,8 @@
 #define BINS 4098
 #define BASE (((-24 + 127) << 7) - 1)
 #define BLOCK 512           /* tokens whose temporaries stay in the fastest cache */
-#define PART 128            /* tokens that kernel_count takes at once: a processor waits for few cache lines */
-#define AHEAD 512           /* how many tokens before it counts one, kernel_count fetches it */
+#define PART 128            /* tokens that kernel_count takes at once, so that it waits for few cache lines */
+#define AHEAD 512           /* kernel_count fetches a token so many tokens before it counts it */
 #define SMALL 0x40800000u   /* 4.0 as bits: weights of such log-ratios need no common factor */
 #define INFINITE 0x7f800000u
 
@@ -160,7 +160,7 @@ static inline __attribute__((always_inline)) void add_ones(
 }
 
 /* Count the bins (n) of tokens that are all of `row`, or each of its own of `rows`; a row of `size` is none.
-   There are fewer than 2^19 rows, so that 32 bits hold the number of a cell. */
+   There are fewer than 2^18 rows, so 32 bits hold the number of a cell. */
 static inline __attribute__((always_inline)) void count(
     const int32_t *restrict bin, const float *restrict x, int64_t n, uint32_t top, uint32_t row,
     const int32_t *restrict rows, uint32_t size, int32_t *restrict counts, int64_t *restrict nonfinite) {
