@@ -111,6 +111,8 @@ class Advice(Part):
     go_on: bool
     last_good_step: int | None
     says: str
+    target: str = "reward"
+    """The outcome that decides, such as the reward or an evaluation."""
 
 
 class Blind(Part):

@@ -60,7 +60,7 @@ TRAINERS = {
 RUN = "import mlflow\nimport tracker_diag as td\nmlflow.start_run()\n"
 EXAMPLE = "from tracker_diag.testing import example_batch\n"
 FRAGMENTS = {
-    "start 1": RUN + MODEL + "steps, train = 3, lambda *_: None\n"
+    "start 1": RUN.removesuffix("mlflow.start_run()\n") + MODEL + "steps, train = 3, lambda *_: None\n"
     "sample = lambda _: (torch.randint(100, (2, 9)), torch.ones(2, 9), torch.ones(2, 9), 0.5)\n",
     "inputs 2": RUN + "rewards = formats = solved = [0.0, 1.0]\nprompt_ids = advantages = [1, 2]\n"
     "lengths, cut, completions = [3, 4], [False, True], ['a', 'b']\n",

@@ -35,7 +35,7 @@ def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():
     (notice,) = notices(alerts, 10, finding())
     assert (notice.level, notice.title) == ("warn", "Token probabilities diverge after tool calls (POL001 post_tool)")
     assert "Since step 5, detected at 10: p95 is 0.4." in notice.text
-    assert notice.decision == "Watch: if it gets worse, resume from step 2"
+    assert notice.decision == "Watch: if reward falls, resume from step 2"
     assert "First: Read ten of the tool results" in notice.text
     assert "More: tracker-diag rules show POL001" in notice.text
     assert notices(alerts, 11, finding()) == []
@@ -58,7 +58,7 @@ def test_what_a_rule_does_not_say_is_left_out_and_where_to_read_on_is_true_of_ow
     assert notice.text.splitlines() == [
         (
             "Continue? Watch. Reward is low since step 5, until it ends; no reward and no evaluation could "
-            "be judged, so harm would not be seen; if it gets worse, resume from step 2."
+            "be judged, so harm would not be seen; if reward falls, resume from step 2."
         ),
         "Since step 5, detected at 10: p95 is 0.4.",
         "reward-is-low (policy_update).",

@@ -204,7 +204,7 @@ def test_a_length_that_changes_its_name_in_the_middle_is_one_series(columns):
 
 
 @pytest.mark.by_day("20-79")
-@pytest.mark.parametrize(("onset", "reported"), [(20, 79), (200, 243)])
+@pytest.mark.parametrize(("onset", "reported"), [(20, 79), (200, 208)])
 def test_a_fall_in_the_first_rows_of_a_long_run_is_told_once_a_fifth_is_over(onset, reported):
     """Of few rows nobody knows the noise, and a long run that is fine again by then has lost nothing."""
     rng = np.random.default_rng(0)

@@ -64,7 +64,8 @@ def test_a_run_whose_reward_fell_resumes_from_its_best():
         "No. Reward has lost what it had gained since step 130; fix it, then resume from step 120 or before "
         "(reward 0.703, its best)"
     )
-    assert result.to_json() == {"action": "stop", "go_on": False, "last_good_step": 120, "says": result.says}
+    shown = {"action": "stop", "go_on": False, "last_good_step": 120, "says": result.says, "target": "reward"}
+    assert result.to_json() == shown
 
 
 def test_while_the_run_continues_the_last_good_step_is_that_of_so_far():
@@ -85,7 +86,7 @@ def test_what_harms_no_outcome_yet_is_watched_and_is_no_yes():
     assert (result.action, result.go_on, result.last_good_step) == ("watch", False, 96)
     assert result.says == (
         f"Watch. {RULES['POL001'].title} since step 100, until policy/post_tool/p95 is near 0.05 again; "
-        "reward and eval_score show no harm so far; if it gets worse, resume from step 96"
+        "reward and eval_score show no harm so far; if eval_score falls, resume from step 96"
     )
 
 

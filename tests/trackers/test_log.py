@@ -38,7 +38,7 @@ def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path,
     (finding,) = [finding for finding in monitor.close().findings if finding.rule.id == "POL001"]
     (alert,) = [record.message for record in warnings if "POL001" in record.message]
     what_now, broke, todo, *why, see = alert.splitlines()
-    assert what_now.startswith("Watch: if it gets worse, resume from step ")
+    assert what_now.startswith("Watch: if reward falls, resume from step ")
     assert broke.strip() == "Token probabilities diverge after tool calls (POL001 post_tool)"
     assert todo.strip().startswith(f"First: {finding.rule.remedy[0]}"[:60])
     assert f"Since step {finding.onset}, detected at {finding.fired}: {finding.summary}"[:60] in why[0]

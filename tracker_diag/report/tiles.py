@@ -208,11 +208,11 @@ def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
 
 def _watch(summary: Summary, first: Finding) -> Tile:
     """What to look at, and until when."""
-    level, outcome = watched_level(first, summary.best), _outcome(summary)
+    level, advice = watched_level(first, summary.best), summary.recommendation
     what = f"{name_of(level.series)} is near {digits(level.baseline or 0.0)} again" if level else "this finding is over"
-    good = summary.recommendation.last_good_step
-    worse = f"if {outcome.series if outcome else 'it'} gets worse, "
-    return Tile("Watch until", what, worse + ("stop" if good is None else f"resume from step {good:,}"))
+    good = advice.last_good_step
+    then = "stop" if good is None else f"resume from step {good:,}"
+    return Tile("Watch until", what, f"if {advice.target} falls, {then}")
 
 
 def calm_tiles(summary: Summary) -> tuple[Tile, ...]:

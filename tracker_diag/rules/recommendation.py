@@ -35,6 +35,8 @@ class Recommendation:
     """The latest step to resume from; None where the run may continue, or none is known."""
     says: str
     """The answer in one sentence, with what it rests on."""
+    target: str = "reward"
+    """The outcome that decides: if it falls, the run is to be stopped."""
 
     @property
     def verb(self) -> str:
@@ -48,10 +50,11 @@ class Recommendation:
 
     @property
     def back(self) -> str:
-        """Where to resume: "fix it, resume from step 84"; empty where that is not known."""
+        """When and where to resume: "fix it, resume from step 84"; empty if no step is known to be good."""
         if self.last_good_step is None:
             return ""
-        return f"{'if it gets worse' if self.action == 'watch' else 'fix it'}, resume from step {self.last_good_step:,}"
+        when = f"if {self.target} falls" if self.action == "watch" else "fix it"
+        return f"{when}, resume from step {self.last_good_step:,}"
 
     def to_json(self) -> dict[str, object]:
         """As `tracker-diag diagnose --json` prints it."""
@@ -82,13 +85,14 @@ def recommend(
     outcomes = [outcome for outcome in best if outcome.series != "loss"]
     evaluations = [outcome for outcome in outcomes if outcome.series != "reward"]
     targets = [outcome for outcome in evaluations if outcome.series == TARGET] or evaluations or outcomes
+    target = targets[0].series if targets else "reward"
     lost = [outcome for outcome in targets if outcome.holds]
     if not loud and not judged:
         return Recommendation("too_short", False, None, "There are too few rows to judge")
     if not loud and not lost:
         known = ", but for what is acknowledged" if any(incident.acknowledged for incident in incidents) else ""
         nothing = Recommendation("continue", True, None, f"Yes. No rule fired at warn or above{known}")
-        return _noted(notes, outcomes) or nothing
+        return _noted(notes, outcomes, target) or nothing
     ongoing = [f for incident in loud for f in incident.findings if f.state == "firing" and f.severity != "info"]
     if not ongoing and not lost:
         over = max((f.resolved for incident in loud for f in incident.findings if f.resolved is not None), default=None)
@@ -100,7 +104,8 @@ def recommend(
         good = None if last is None else (last, f"a registered checkpoint; {good[1]}")
     reason = _stops(ongoing, lost) or ("A guard stopped it" if stopped else None)
     if reason is None:
-        return Recommendation("watch", False, good and good[0], _watches(ongoing, outcomes, good))
+        says = _watches(ongoing, outcomes, good and f"if {target} falls, resume from step {good[0]}")
+        return Recommendation("watch", False, good and good[0], says, target)
     if good is None:
         what = "checkpoint" if checkpoints else "step"
         return Recommendation(
@@ -112,13 +117,13 @@ def recommend(
     return Recommendation("stop", False, step, says)
 
 
-def _noted(notes: Sequence[Incident], outcomes: Sequence[Reading]) -> Recommendation | None:
+def _noted(notes: Sequence[Incident], outcomes: Sequence[Reading], target: str) -> Recommendation | None:
     """That the run may continue and is to be watched, where candidates alone have found something that is ongoing."""
     ongoing = [f for incident in notes for f in incident.findings if f.state == "firing" and f.full_severity != "info"]
     if not ongoing:
         return None
     says = f"{_watches(ongoing, outcomes, None)}. It is a note: {ongoing[0].rule.id} is a candidate"
-    return Recommendation("watch", True, None, says)
+    return Recommendation("watch", True, None, says, target)
 
 
 def _stops(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> str | None:
@@ -132,7 +137,7 @@ def _stops(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> str | None:
     return faults[0].rule.title + ("" if never_rose(faults[0]) else f" since step {faults[0].onset}")
 
 
-def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tuple[int, str] | None) -> str:
+def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], otherwise: str | None) -> str:
     """What to watch, until when, and what to do if the outcome is harmed."""
     first = min(ongoing, key=lambda f: f.onset)
     level = watched_level(first, outcomes)
@@ -145,8 +150,8 @@ def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tupl
         parts.append(f"{names} {'shows' if len(outcomes) == 1 else 'show'} no harm so far")
     else:
         parts.append("no reward and no evaluation could be judged, so harm would not be seen")
-    if good:
-        parts.append(f"if it gets worse, resume from step {good[0]}")
+    if otherwise:
+        parts.append(otherwise)
     return "; ".join(parts)
 
 
