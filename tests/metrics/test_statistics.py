@@ -9,6 +9,7 @@ from hypothesis.extra import numpy as hnp
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.series import KNOWN, PAIRS
 from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
+from tracker_diag.stats import kernel
 from tracker_diag.stats.histogram import quantiles, sketch
 from tracker_diag.stats.tails import Estimate, SliceWindow, cells_have_signal
 from tracker_diag.stats.weights import WeightSums
@@ -183,11 +184,15 @@ def test_quantile_and_its_error_are_those_of_the_plain_counts(groups, level):
     without = [quantiles(all_counts - item.sum(axis=0), [level])[0] for item in by_group if item.any()]
     if len(without) < 4 or 0 in without:
         assert part.log_error(level) is None
-    else:
-        g, logs = len(without), np.log(without)
-        assert part.log_error(level) == pytest.approx(
-            np.sqrt((g - 1) ** 2 / g * logs.var(ddof=1)), rel=1e-12, abs=1e-15
-        )
+        return
+    g, logs = len(without), np.log(without)
+    expected = pytest.approx(np.sqrt((g - 1) ** 2 / g * logs.var(ddof=1)), rel=1e-12, abs=1e-15)
+    assert part.log_error(level) == expected
+    in_halves = SliceWindow(np.stack([by_group, by_group]).swapaxes(0, 1))  # as `all` has it, of several slices
+    assert in_halves.without_each(1.0).tolist() == part.without_each(1.0).tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "KERNEL", None)
+        assert part.log_error(level) == expected
 
 
 def test_what_no_exact_sums_are_kept_of_is_read_off_the_sketch():

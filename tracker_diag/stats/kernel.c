@@ -27,7 +27,7 @@ typedef struct { double n, largest, first, second, total, squares, k3; } sums_t;
 /* The same of a block, of e = w - 1, which is not relative to anything. */
 typedef struct { double largest, excess, squared, total, squares, k3; } block_t;
 
-int kernel_version(void) { return 3; }
+int kernel_version(void) { return 4; }
 
 /* Eight numbers that are worked on at once, and their bits. */
 typedef double lanes __attribute__((vector_size(64)));
@@ -358,6 +358,33 @@ int64_t kernel_taken(int32_t *counts, int64_t n, int64_t *index, int64_t *count)
     return taken;
 }
 
+/* Of each group of tokens that has any, the bin of the quantile `level` of |r| over all others; to `bins`. Gives how many
+   groups these are.
+
+   groups      (g, rows, 2, BINS) counts, `stride` and `row_stride` numbers from one to the next
+   cumulated   (BINS) of all groups together, of |r| */
+int64_t kernel_without_each(const int64_t *groups, int64_t g, int64_t stride, int64_t rows, int64_t row_stride,
+                            const int64_t *cumulated, double level, int64_t *bins) {
+    int64_t held[BINS], with_tokens = 0;
+    for (int64_t k = 0; k < g; k++) {
+        int64_t sum = 0;
+        memset(held, 0, sizeof held);
+        for (int64_t row = 0; row < rows; row++) {
+            const int64_t *above = groups + k * stride + row * row_stride, *below = above + BINS;
+            for (int64_t b = 0; b < BINS; b++) held[b] += above[b] + below[b];
+        }
+        for (int64_t b = 0; b < BINS; b++) held[b] = sum += held[b];
+        if (!sum) continue;
+        int64_t rank = (int64_t)(level * (double)(cumulated[BINS - 1] - sum - 1)) + 1, low = 0, high = BINS - 1;
+        while (low < high) { /* the first bin up to which there are `rank` tokens */
+            int64_t middle = (low + high) / 2;
+            if (cumulated[middle] - held[middle] >= rank) high = middle; else low = middle + 1;
+        }
+        bins[with_tokens++] = low;
+    }
+    return with_tokens;
+}
+
 /* log y of normal y > 0: y = 2^k m with m about 1, and log m by the series of (m - 1) / (m + 1). */
 static inline __attribute__((always_inline)) void log_of(const lanes *y, lanes *log_y) {
     lane_bits bits = (lane_bits)*y, whole = (bits - 0x3fe6a09e667f3bcd) >> 52;
@@ -373,25 +400,23 @@ static inline __attribute__((always_inline)) void log_of(const lanes *y, lanes *
     *log_y = k * 0.693147180369123816490 + (2.0 * s * (p * z + 1.0) + k * 1.90821492927058770002e-10);
 }
 
-/* The mean of log(1 - b x) over x (n), weighted by `share`, for each of b (m); to `means`. */
+/* The mean of log(1 - b x) over x (n), weighted by `share`, for each of b (m); to `means`. Up to `most` neighbours of
+   one share have one logarithm, that of their product. */
 FASTEST
-void kernel_log_means(const double *x, const double *share, int64_t n, const double *b, int64_t m, double *means) {
-    lanes last = {0}, last_share = {0};
-    memcpy(&last, x + (n & ~7), (n & 7) * sizeof *x);
-    memcpy(&last_share, share + (n & ~7), (n & 7) * sizeof *x);
-    for (int64_t j = 0; j < m; j++) {
-        lanes sum, y = 1.0 - b[j] * last;
-        log_of(&y, &sum);
-        sum *= last_share;
-        for (int64_t i = 0; i + 8 <= n; i += 8) {
-            lanes weight, log_y;
-            memcpy(&y, x + i, sizeof y);
-            memcpy(&weight, share + i, sizeof weight);
-            y = 1.0 - b[j] * y;
-            log_of(&y, &log_y);
-            sum += weight * log_y;
+void kernel_log_means(const double *x, const double *share, int64_t n, int64_t most, const double *b, int64_t m,
+                      double *means) {
+    for (int64_t j = 0; j < m; j += 8) {
+        int64_t here = m - j < 8 ? m - j : 8;
+        lanes eight = {0}, sum = {0};
+        memcpy(&eight, b + j, here * sizeof *b);
+        for (int64_t i = 0; i < n;) {
+            int64_t first = i, end = n - i < most ? n : i + most;
+            lanes product = 1.0 - eight * x[i], log_product;
+            while (++i < end && share[i] == share[first]) product *= 1.0 - eight * x[i];
+            log_of(&product, &log_product);
+            sum += share[first] * log_product;
         }
-        means[j] = added(&sum);
+        memcpy(means + j, &sum, here * sizeof *means);
     }
 }
 
@@ -435,7 +460,8 @@ static double fitted(const double *x, const double *share, int64_t m, double n, 
     int64_t grid = 30 + (int64_t)sqrt(n);
     double *k = b + grid, most = -INFINITY, all = 0, sum = 0, mean = 0;
     for (int64_t i = 0; i < grid; i++) b[i] = (1 - sqrt(grid / (i + 0.5))) / (3 * quartile) + 1 / x[m - 1];
-    kernel_log_means(x, share, m, b, grid, k);
+    int64_t together = 1 - b[0] * x[m - 1] < 1e38 ? POINTS : 1; /* so that no product overflows */
+    kernel_log_means(x, share, m, together, b, grid, k);
     for (int64_t i = 0; i < grid; i++) {
         k[i] = n * (log(-b[i] / k[i]) - k[i] - 1);
         if (isnan(k[i])) return NAN;
@@ -446,7 +472,7 @@ static double fitted(const double *x, const double *share, int64_t m, double n, 
         if (k[i] >= LEAST_WEIGHT * all) sum += k[i], mean += b[i] * k[i];
     }
     mean /= sum;
-    kernel_log_means(x, share, m, &mean, 1, k);
+    kernel_log_means(x, share, m, together, &mean, 1, k);
     return k[0] * n / (n + 10) + 5 / (n + 10);
 }
 

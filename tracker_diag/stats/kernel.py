@@ -14,7 +14,7 @@ import numpy as np
 from tracker_diag.stats.arrays import Array
 
 FILE = Path(__file__).with_name("_kernel.so")
-VERSION = 3
+VERSION = 4
 """Of what its functions take; a file of another version is left over from an earlier build."""
 
 _AT, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
@@ -27,6 +27,7 @@ _TAKES: dict[str, tuple[Any, ...]] = {
     "applied": (*_PAIR, *_SEGMENTS, _AT, _FLOAT, _FLOAT, _AT),
     "add": (_AT, _LONG, _AT, _AT, _LONG),
     "taken": (_AT, _LONG, _AT, _AT),
+    "without_each": (_AT, _LONG, _LONG, _LONG, _LONG, _AT, _FLOAT, _AT),
     "pareto": (_AT, _AT, _LONG, _AT, _AT, _AT),
 }
 """The arguments of each function; kernel.c says what they are."""
@@ -41,10 +42,11 @@ class Kernel:
         self._functions = {name: getattr(library, f"kernel_{name}") for name in _TAKES}
         for name, function in self._functions.items():
             function.argtypes, function.restype = _TAKES[name], None
-        self._functions["taken"].restype, self._functions["pareto"].restype = _LONG, _FLOAT
+        for name, gives in (("taken", _LONG), ("without_each", _LONG), ("pareto", _FLOAT)):
+            self._functions[name].restype = gives
 
     def call(self, name: str, *given: Given) -> Any:
-        """What the function `name` returns; every array is contiguous, and of the dtype that it takes."""
+        """What the function `name` returns; every array has the dtype and the layout that kernel.c says."""
         return self._functions[name](*map(_at, given))
 
 
@@ -54,7 +56,7 @@ _Start = ctypes.c_char * 0
 
 def _at(given: Given) -> Any:
     if isinstance(given, np.ndarray):
-        return _Start.from_buffer(given.data) if given.flags.writeable else given.ctypes.data
+        return _Start.from_buffer(given.data) if given.flags.carray else given.ctypes.data
     if isinstance(given, list | tuple):
         return (ctypes.c_void_p * len(given))(*(array.ctypes.data for array in given))
     return given
