@@ -13,7 +13,7 @@ SENTENCES = {
         "`observe`, on one CPU core | {observe} ms |",
         "time added to each logging call, on one CPU core | {log} ms |",
         "both together, on an {device} GPU | {added} ms, {percent} % of a training step of 0.5 s |",
-        "with a planted fault that did harm | the fault was named in {named} of {harmed} |",
+        "with a harmful planted fault | the fault was named in {named} of {harmed} |",
         "without a fault | an alert was raised in {alarmed} of {healthy} |",
         "public logs of stable runs | an alert was raised in {loud} of {stable} |",
     ),

@@ -319,9 +319,15 @@ def start_mlflow_server(tmp_path_factory):
 
 
 @pytest.fixture
-def receive(free_port):
+def port_of_receiver():
+    with kept_port() as port:
+        yield port
+
+
+@pytest.fixture
+def receive(port_of_receiver):
     """Starts a receiver, on a port that is known before; it answers as `status` says, and while `thinks` not at all."""
-    state = SimpleNamespace(got=[], paths=[], headers=[], status=[], url=f"http://127.0.0.1:{free_port}")
+    state = SimpleNamespace(got=[], paths=[], headers=[], status=[], url=f"http://127.0.0.1:{port_of_receiver}")
     state.thought, servers = threading.Event(), []
 
     class Handler(BaseHTTPRequestHandler):
@@ -350,7 +356,7 @@ def receive(free_port):
         state.status = list(status)
         if not thinks:
             state.thought.set()
-        server = ThreadingHTTPServer(("127.0.0.1", free_port), Handler)
+        server = ThreadingHTTPServer(("127.0.0.1", port_of_receiver), Handler)
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()

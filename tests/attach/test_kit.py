@@ -146,7 +146,7 @@ def test_what_the_settings_leave_out_is_seen_by_setting_it(monitor, capsys, monk
     new = rng.uniform(-3, -1, (8, 8))
     monitor.observe(logprobs=new, ref_logprobs=new + 0.1 * rng.normal(size=new.shape), model_mask=new < 0)
     monitor.log({"reward": 0.5}, 1)
-    assert "reference 0 tokens after a tool, 64 before any" in said_by(monitor, capsys)  # given all the same
+    assert "reference 0 tokens after a tool result, 64 before any" in said_by(monitor, capsys)  # given all the same
 
 
 def test_of_a_trainer_that_has_no_tokens_none_are_asked_for(monitor, capsys, monkeypatch, tmp_path):
@@ -171,7 +171,7 @@ def test_where_there_are_no_tools_none_are_missed(monitor, capsys, monkeypatch, 
     monitor.observe(logprobs=new, old_logprobs=new + 0.1 * rng.normal(size=new.shape), model_mask=new < 0)
     monitor.log({"reward": 0.5}, 0)
     text = said_by(monitor, capsys)
-    assert "policy 0 tokens after a tool, 64 before any" in text
+    assert "policy 0 tokens after a tool result, 64 before any" in text
     assert "if the agent calls tools" not in text
     assert not any("tool" in caveat for caveat in monitor.summary().caveats)
 

@@ -116,11 +116,11 @@ def test_what_is_seen_is_said_once_and_at_any_time(make_batch, rng, capsys, monk
     asked = " ".join(capsys.readouterr().out.split())
     for part in (
         "what is seen at step 2",
-        "policy 1,152 tokens after a tool, 2,688 before any",
+        "policy 1,152 tokens after a tool result, 2,688 before any",
         "reference no ref_logprobs observed",
         "post_tool what follows a gap of model_mask within response_mask",
         f"of {len(catalog())} active, ",
-        " wait for more steps, ",
+        " waiting for more steps, ",
         "log eval_score: ",
     ):
         assert part in asked
@@ -240,4 +240,6 @@ def test_a_verdict_before_the_baseline_is_no_all_clear(make_batch, rng, capsys):
     monitor.close()
     shown = " ".join(capsys.readouterr().err.split())
     assert "it was too early to judge how tails grow: 40 of 65 steps" in shown
-    assert re.search(r"tails now policy p95 \|log-ratio\| of the window: after a tool [1-9]\.\d+, before any 0", shown)
+    assert re.search(
+        r"tails now policy p95 \|log-ratio\| of the window: after a tool result [1-9]\.\d+, before any 0", shown
+    )

@@ -156,7 +156,7 @@ def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
     lines: list[str] = []
     for pair, window in windows.items():
         parts: list[str] = []
-        for name, words in (("post_tool", "after a tool"), ("text_only", "before any")) if window.signal else ():
+        for name, words in (("post_tool", "after a tool result"), ("text_only", "before any")) if window.signal else ():
             now = _finite(statistic("p95").estimate(window.context[name]))
             if now is not None:
                 least = "at least " if now >= 2.0**HIGHEST else ""  # the sketch counts no further

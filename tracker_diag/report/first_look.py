@@ -47,14 +47,16 @@ def first_look(
     if whole:
         for pair, n in tokens.items():
             unknown = f", {n[UNKNOWN]:,} unknown" if n[UNKNOWN] else ""
-            there = f"{n['post_tool']:,} tokens after a tool, {n['text_only']:,} before any{unknown}"
+            there = f"{n['post_tool']:,} tokens after a tool result, {n['text_only']:,} before any{unknown}"
             rows.add_row(pair, str(lacks[pair]) if pair in lacks else there)
         if tools and shown_by:
             rows.add_row("post_tool", shown_by)
     else:
         by_count: dict[str, list[str]] = {}  # pairs with as many tokens share a text
         for pair, n in [(pair, n) for pair, n in tokens.items() if pair not in lacks]:
-            by_count.setdefault(f"{n['post_tool']:,} after a tool, {n['text_only']:,} before any", []).append(pair)
+            by_count.setdefault(f"{n['post_tool']:,} after a tool result, {n['text_only']:,} before any", []).append(
+                pair
+            )
         rows.add_row("tokens", "; ".join(f"{many} ({', '.join(names)})" for many, names in by_count.items()) or "none")
     if against:
         rows.add_row("baseline", against)
@@ -81,7 +83,7 @@ def sight(rules: int, blind: Mapping[str, Sequence[Reason]]) -> str:
     """How many of `rules` can judge, how many will once they have enough steps, and how many lack an input."""
     lacking = len(_lacking(blind))
     waiting = len(blind) - lacking
-    return f"{rules - len(blind)} of {rules} active, {waiting} wait for more steps, {lacking} lack an input"
+    return f"{rules - len(blind)} of {rules} active, {waiting} waiting for more steps, {lacking} without an input"
 
 
 def sighted(summary: Summary) -> str:

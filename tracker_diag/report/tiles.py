@@ -138,7 +138,7 @@ def _other_slice(summary: Summary, now: Now, first: Finding) -> str:
         points = summary.curves.get(other, {})
         before = [value for step, value in points.items() if step < first.onset and value > 0]
         if before and points.get(now.step, 0.0) > 0:
-            return f"{PLACES[other.slice]} {times(points[now.step] * len(before) / sum(before))}"
+            return f"{PLACES[other.slice]}: {times(points[now.step] * len(before) / sum(before))} the usual level"
     return ""
 
 
@@ -176,7 +176,7 @@ def _harm(summary: Summary) -> Tile:
     lost = (outcome.value - outcome.baseline) / abs(outcome.baseline) if outcome.baseline else math.nan
     levels = f"{outcome.series}, {digits(outcome.baseline)} at its best → {digits(outcome.value)} lately"
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    means = f"both are means, up to step {outcome.at or 0:,} and {end:,}"
+    means = f"means over several steps up to {outcome.at or 0:,} and {end:,}"
     if not proven and sinks is None and not lost < -0.05:
         return Tile("no harm yet", levels, means)
     onset = sinks if began is None else began
