@@ -176,7 +176,7 @@ def _harm(summary: Summary) -> Tile:
     lost = (outcome.value - outcome.baseline) / abs(outcome.baseline) if outcome.baseline else math.nan
     levels = f"{outcome.series}, {digits(outcome.baseline)} at its best → {digits(outcome.value)} lately"
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    means = f"means over several steps up to {outcome.at or 0:,} and {end:,}"
+    means = f"means over several steps, up to {outcome.at or 0:,} and up to {end:,}"
     if not proven and sinks is None and not lost < -0.05:
         return Tile("no harm yet", levels, means)
     onset = sinks if began is None else began
