@@ -53,7 +53,7 @@ browser:
 faults: $(VENV)/.dev  ## scores the planted faults, build/faults.json; two minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/faults/score.py
 
-alerts: $(VENV)/.dev  ## how alarms judge 4,800 runs, docs/alerts.json; hours, and it resumes where it stopped
+alerts: $(VENV)/.dev  ## how alarms judge 9,400 runs, docs/alerts.json; hours, and it resumes where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/benchmarks/door.py --runs 200 --kept build/alerts.jsonl --out docs/alerts.json
 
 docs: $(VENV)/.dev  ## the generated pages
