@@ -36,8 +36,8 @@ def test_it_says_what_to_do_how_far_at_what_cost_where_to_resume_and_what_next()
     far, harm, todo, resume = decision.tiles
     assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool calls, 0.087 → 4.15 nat at step 159")
     assert far.note == "before any tool call: 1× the usual level; the fault began 74 steps, 3.2 h ago"
-    assert (harm.value, harm.what) == ("−46 %", "reward, 0.648 at its best → 0.35 lately")
-    assert harm.note == "damage since step 125; means over several steps, up to 111 and up to 159"
+    assert (harm.value, harm.what) == ("−46 %", "reward, 0.648 at its best → 0.35 recently")
+    assert harm.note == "damage since step 125; averages of several steps that end at 111 and 159"
     assert resume.value == "Step 81"
     assert resume.note == "later steps scored higher, but the fault had begun"
     assert todo.what == GROWS.rule.remedy[0]
@@ -103,8 +103,8 @@ def test_a_factor_has_two_digits():
 def test_an_outcome_that_is_lost_stops_the_run_though_no_rule_says_why():
     lost = summary(best=(Reading("", "reward", True, 0.35, 0.648, onset=125, at=111),))
     assert (lost.first_break, lost.recommendation.action) == (None, "stop")
-    assert str(decide(lost)).startswith("Stop. reward is 0.35 lately, 0.648 at its best")
-    assert headline(lost).startswith("stop: reward is 0.35 lately, 0.648 at its best")
+    assert str(decide(lost)).startswith("Stop. reward is 0.35 recently, 0.648 at its best")
+    assert headline(lost).startswith("stop: reward is 0.35 recently, 0.648 at its best")
 
 
 def test_what_a_candidate_alone_finds_is_watched_on_every_screen():
@@ -128,7 +128,7 @@ def test_an_outcome_that_the_cause_rests_on_has_a_tile_once():
     far, harm, *_ = decide(summary(hacked, best=(level,), curves=curves)).tiles
     assert (far.value, far.what) == ("0.2 → 0.95", "reward, its usual level and at step 160")
     assert harm.what.startswith("eval_score, 0.264 at its best")
-    assert harm.note == "no sure fall yet; means over several steps, up to 90 and up to 160"
+    assert harm.note == "no sure fall yet; averages of several steps that end at 90 and 160"
     alone = replace(hacked, evidence=(behind,))
     far, *_ = decide(summary(alone, best=(level,), curves=curves), "80 steps, 3.2 h").tiles
     assert (far.value, far.what, far.note) == ("80 steps", "since it began, 3.2 h", "seen at step 127")

@@ -83,7 +83,7 @@ def sight(rules: int, blind: Mapping[str, Sequence[Reason]]) -> str:
     """How many of `rules` can judge, how many will once they have enough steps, and how many lack an input."""
     lacking = len(_lacking(blind))
     waiting = len(blind) - lacking
-    return f"{rules - len(blind)} of {rules} active, {waiting} waiting for more steps, {lacking} without an input"
+    return f"{rules - len(blind)} of {rules} active, {waiting} waiting for more steps, {lacking} lacking an input"
 
 
 def sighted(summary: Summary) -> str:

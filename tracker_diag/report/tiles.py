@@ -174,9 +174,9 @@ def _harm(summary: Summary) -> Tile:
     began, sinks = harm_began(summary), outcome.onset
     proven = began is not None or outcome.holds is True
     lost = (outcome.value - outcome.baseline) / abs(outcome.baseline) if outcome.baseline else math.nan
-    levels = f"{outcome.series}, {digits(outcome.baseline)} at its best → {digits(outcome.value)} lately"
+    levels = f"{outcome.series}, {digits(outcome.baseline)} at its best → {digits(outcome.value)} recently"
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    means = f"means over several steps, up to {outcome.at or 0:,} and up to {end:,}"
+    means = f"averages of several steps that end at {outcome.at or 0:,} and {end:,}"
     if not proven and sinks is None and not lost < -0.05:
         return Tile("no harm yet", levels, means)
     onset = sinks if began is None else began

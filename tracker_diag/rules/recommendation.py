@@ -129,7 +129,7 @@ def _noted(notes: Sequence[Incident], outcomes: Sequence[Reading], target: str) 
 def _stops(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> str | None:
     """Why the run must not continue; None if it may be watched."""
     if lost:
-        return f"{lost[0].series} is {lost[0].value:.3g} lately, {lost[0].baseline:.3g} at its best"
+        return f"{lost[0].series} is {lost[0].value:.3g} recently, {lost[0].baseline:.3g} at its best"
     harm = [f for f in ongoing if f.severity == "error" or (f.rule.link == DAMAGE and not any_of(f.slice))]
     faults = harm or [f for f in ongoing if f.rule.link in NOT_TO_BE_TRUSTED]
     if not faults:

@@ -83,7 +83,7 @@ def test_code_with_changes_cannot_be_repeated(diagnosis):
 def test_what_a_person_has_to_say_stays_a_question_with_what_is_known(diagnosis):
     entry = answer(diagnosis, "after", "Is the checkpoint with the best")
     assert entry.verdict == "person"
-    assert "eval_score 0.4 lately, 0.4 at its best" in entry.evidence[0]
+    assert "eval_score 0.4 recently, 0.4 at its best" in entry.evidence[0]
     assert answer(diagnosis, "during", "Was each incident").evidence[0].startswith("warn, firing since step")
 
 
