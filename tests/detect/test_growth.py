@@ -1,4 +1,4 @@
-"""Who decides, the hand-over, resume; and a tenth of the simulation behind DESIGN's numbers."""
+"""Who decides, the hand-over, resume; and how soon a tail is found in runs of tests/benchmarks/door.py."""
 
 import importlib
 import json

@@ -111,7 +111,8 @@ def test_where_the_reward_is_not_what_was_meant_the_run_stops_though_it_rises(ru
 def test_the_evaluation_decides_where_there_is_one():
     spared = finding("POL001", 100, 110, resolved=115)
     assert advise(spared, best=(fell("reward", 0.7, 90), calm("eval_score"))).action == "continue"
-    assert advise(spared, best=(calm("reward"), fell("eval_score", 0.5, 90))).last_good_step == 90
+    lost = advise(spared, best=(calm("reward"), fell("eval_score", 0.5, 90)))
+    assert (lost.action, lost.last_good_step, lost.target) == ("stop", 90, "eval_score")
     assert advise(spared, best=(fell("reward", 0.7, 90),)).action == "stop"
 
 

@@ -54,9 +54,8 @@ def first_look(
     else:
         by_count: dict[str, list[str]] = {}  # pairs with as many tokens share a text
         for pair, n in [(pair, n) for pair, n in tokens.items() if pair not in lacks]:
-            by_count.setdefault(f"{n['post_tool']:,} after a tool result, {n['text_only']:,} before any", []).append(
-                pair
-            )
+            counts = f"{n['post_tool']:,} after a tool result, {n['text_only']:,} before any"
+            by_count.setdefault(counts, []).append(pair)
         rows.add_row("tokens", "; ".join(f"{many} ({', '.join(names)})" for many, names in by_count.items()) or "none")
     if against:
         rows.add_row("baseline", against)

@@ -35,8 +35,8 @@ class Recommendation:
     """The latest step to resume from; None where the run may continue, or none is known."""
     says: str
     """The answer in one sentence, with what it rests on."""
-    target: str = "reward"
-    """The outcome that decides: if it falls, the run is to be stopped."""
+    target: str
+    """The outcome that decides, such as the reward: if it falls, the run is to be stopped."""
 
     @property
     def verb(self) -> str:
@@ -88,16 +88,16 @@ def recommend(
     target = targets[0].series if targets else "reward"
     lost = [outcome for outcome in targets if outcome.holds]
     if not loud and not judged:
-        return Recommendation("too_short", False, None, "There are too few rows to judge")
+        return Recommendation("too_short", False, None, "There are too few rows to judge", target)
     if not loud and not lost:
         known = ", but for what is acknowledged" if any(incident.acknowledged for incident in incidents) else ""
-        nothing = Recommendation("continue", True, None, f"Yes. No rule fired at warn or above{known}")
+        nothing = Recommendation("continue", True, None, f"Yes. No rule fired at warn or above{known}", target)
         return _noted(notes, outcomes, target) or nothing
     ongoing = [f for incident in loud for f in incident.findings if f.state == "firing" and f.severity != "info"]
     if not ongoing and not lost:
         over = max((f.resolved for incident in loud for f in incident.findings if f.resolved is not None), default=None)
         since = "any more" if over is None else f"any more since step {over}"
-        return Recommendation("continue", True, None, f"Yes. What was found is not detected {since}")
+        return Recommendation("continue", True, None, f"Yes. What was found is not detected {since}", target)
     good = _last_good(ongoing, lost, {outcome.series: outcome for outcome in outcomes})
     if good and checkpoints:
         last = max((step for step in checkpoints if step <= good[0]), default=None)
@@ -108,13 +108,12 @@ def recommend(
         return Recommendation("watch", False, good and good[0], says, target)
     if good is None:
         what = "checkpoint" if checkpoints else "step"
-        return Recommendation(
-            "stop", False, None, f"No. {reason}; no earlier {what} is known to be good: fix it, start again"
-        )
+        says = f"No. {reason}; no earlier {what} is known to be good: fix it, start again"
+        return Recommendation("stop", False, None, says, target)
     step, why = good
     so_far = "so far " if underway else ""
     says = f"No. {reason}; fix it, then resume from step {step} or before ({so_far}{why})"
-    return Recommendation("stop", False, step, says)
+    return Recommendation("stop", False, step, says, target)
 
 
 def _noted(notes: Sequence[Incident], outcomes: Sequence[Reading], target: str) -> Recommendation | None:
