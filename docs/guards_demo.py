@@ -180,7 +180,7 @@ def probed(policy: Policy, share: float, width: float) -> float:
 
 
 def drift(policy: Policy) -> float:
-    """p95 |log-ratio| after tool calls against the policy of the start, on episodes of that one: a ruler for all."""
+    """p95 |log-ratio| after tool results against the policy of the start, on episodes of that one: a ruler for all."""
     start, rng = warm_policy(), random.Random(10_000)
     tasks = [draw_task(rng, 1.0) for _ in range(GROUP * 16)]
     rollout = play(start, tasks, 0.05, rng, torch.Generator().manual_seed(0))

@@ -75,7 +75,7 @@ def main(*names: str) -> None:
 
 
 def _pages(folder: Path) -> None:
-    """A run whose tail grows after tool calls, a healthy one, three runs compared, and 24 in a table."""
+    """A run whose tail grows after tool results, a healthy one, three runs compared, and 24 in a table."""
     monitor = Monitor()
     for step in range(160):
         monitor.observe(**_batch(step))
@@ -142,7 +142,7 @@ def _demo() -> None:
         last = _once(screen, "then open http")
     alert = _part(first, "tracker_diag: ", "training ")
     shown = _part(last, "verdict after", "all of it")
-    _draw("demo.png", [("make demo: the alert, as it comes", alert), ("and the verdict at the end", shown)], 100)
+    _draw("demo.png", [("make demo: the alert, when it appears", alert), ("and the verdict at the end", shown)], 100)
 
 
 def _part(screen: str, begins: str, ends: str) -> str:

@@ -114,10 +114,10 @@ def shows_the_fault(stderr):
     """The alert and the verdict are there, as the pages say."""
     shown = " ".join(stderr.split())
     assert "what is seen at step 0" in shown
-    assert shown.count("Token probabilities diverge after tool calls (POL001 post_tool)") == 1
+    assert shown.count("Token probabilities shift after tool results (POL001 post_tool)") == 1
     assert "detected at 86" in shown
     assert "verdict after 120 steps" in shown
-    assert "broke first Token probabilities diverge after tool calls, on post_tool" in shown
+    assert "broke first Token probabilities shift after tool results, on post_tool" in shown
     return shown
 
 
@@ -185,9 +185,9 @@ def test_it_runs_unchanged(tracker, built_wheel, tmp_path):
     )
     assert asked.returncode == 0, asked.stderr
     shown = " ".join(asked.stdout.split())
-    assert "broke first Token probabilities diverge after tool calls, on post_tool" in shown
+    assert "broke first Token probabilities shift after tool results, on post_tool" in shown
     assert "said live" in shown
-    assert all("continue? Watch. Token probabilities diverge" in text for text in (live, shown))
+    assert all("continue? Watch. Token probabilities shift" in text for text in (live, shown))
 
 
 @pytest.mark.nightly

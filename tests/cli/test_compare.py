@@ -54,7 +54,7 @@ def test_seeds_stand_with_commas(written):
 
 def test_a_file_whose_name_has_a_comma_is_one_file(written):
     result = run("compare", written("a,b"), written("c", 4.0), "-q")
-    first = "it began at about step 50 with p95 |log-ratio| after tool calls"
+    first = "it began at about step 50 with p95 |log-ratio| after tool results"
     assert result.stdout == f"B (c): no outcome parted, {first}\n"
 
 

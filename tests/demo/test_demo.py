@@ -100,9 +100,9 @@ def test_the_screen_says_it_too(demo):
     _, screen = demo
     text = " ".join(screen.split())
     for part in (
-        "Token probabilities diverge after tool calls (POL001 post_tool)",
+        "Token probabilities shift after tool results (POL001 post_tool)",
         "POL002 post_tool", "verdict after 300 steps",
-        "broke first Token probabilities diverge after tool calls, on post_tool", "evidence", "do first",
+        "broke first Token probabilities shift after tool results, on post_tool", "evidence", "do first",
         "When the same alarm goes off on other signals, against POL001 at step", "mlflow server --backend-store-uri sqlite:///demo-out/mlflow.db",
     ):  # fmt: skip
         assert part in text
@@ -141,7 +141,7 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
     assert advice.startswith("No. ")
     assert "so far" not in advice
     assert run.data.tags["diag.alert.state"] == "error"
-    assert run.data.tags["diag.first_break"].startswith("after tool calls @")
+    assert run.data.tags["diag.first_break"].startswith("after tool results @")
 
 
 def rounded(value):

@@ -63,7 +63,7 @@ def test_a_statistic_of_one_slice_comes_with_that_of_the_other_and_is_the_hero()
     hero, reward, norm = panels(whole)
     assert hero.lines == {"text_only": drawn[other], "post_tool": drawn[P95]}
     assert [panel.role for panel in (hero, reward, norm)] == ["hero", "outcome", "dashboard"]
-    assert hero.title == "After tool calls and before any: p95 of |log-ratio|, new policy against old"
+    assert hero.title == "After tool results and before any: p95 of |log-ratio|, new policy against old"
     assert (hero.log, reward.log) == (True, False)
     assert baselines(whole) == {P95: 0.5}
 
@@ -77,7 +77,7 @@ def test_how_many_tokens_there_are_is_called_so():
 def test_a_statistic_whose_other_slice_is_not_there_is_drawn_alone():
     (panel,) = panels(replace(summary(), curves={P95: {0: 1.0}}))
     assert panel.lines == {"": {0: 1.0}}
-    assert panel.title == "After tool calls: p95, new policy against old"
+    assert panel.title == "After tool results: p95, new policy against old"
 
 
 def test_a_name_with_a_space_is_no_statistic():

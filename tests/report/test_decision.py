@@ -31,11 +31,11 @@ def test_it_says_what_to_do_how_far_at_what_cost_where_to_resume_and_what_next()
     fell = Reading("", "reward", True, 0.35, 0.648, onset=125, at=111)
     decision = decide(summary(GROWS, best=(fell,), curves=CURVES), "74 steps, 3.2 h")
     assert str(decision) == (
-        "Stop. Token probabilities diverge after tool calls, 48× the usual level, since about step 85"
+        "Stop. Token probabilities shift after tool results, 48× the usual level, since about step 85"
     )
     far, harm, todo, resume = decision.tiles
-    assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool calls, 0.087 → 4.15 nat at step 159")
-    assert far.note == "before any tool call: 1× the usual level; the fault began 74 steps, 3.2 h ago"
+    assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool results, 0.087 → 4.15 nat at step 159")
+    assert far.note == "before any tool result: 1× the usual level; the fault began 74 steps, 3.2 h ago"
     assert (harm.value, harm.what) == ("−46 %", "reward, 0.648 at its best → 0.35 recently")
     assert harm.note == "damage since step 125; averages of several steps that end at 111 and 159"
     assert resume.value == "Step 81"

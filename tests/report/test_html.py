@@ -72,7 +72,7 @@ def test_the_decision_and_the_damage_are_on_top_and_the_evidence_is_folded():
     page = render_html(Summary("x", 50, 0, 49, result, {}, ()))
     top, below = page.split("</h1>", 1)
     assert top.endswith(
-        '<span class="tone">Stop.</span> Token probabilities diverge after tool calls, since about step 5'
+        '<span class="tone">Stop.</span> Token probabilities shift after tool results, since about step 5'
     )
     tiles, below = below.split('id="evidence"')
     assert "harmed" in tiles

@@ -94,10 +94,10 @@ def test_the_cause_is_on_top_the_damage_next_and_what_else_began_last():
     head, *rest = shown([whole, Incident(finding("RES001", 10, 20, slice="all"))])
     assert head.split() == ["step", "(░", "onset,", "█", "detected)", "0", "71"]
     names = [line.partition(" ·")[0].strip() for line in rest]
-    assert names[0].startswith("POL001 Token probabilities diverge after")
+    assert names[0].startswith("POL001 Token probabilities shift after")
     assert names[1:] == [
         "OUT001 Reward has lost what it had gained",
-        "POL003 Token probabilities diverge everyw…",
+        "POL003 Token probabilities shift everywhe…",
         "NUM001 Gradient norm explodes",
         "RES001 Throughput has dropped",
     ]

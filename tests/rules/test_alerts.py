@@ -14,7 +14,7 @@ from tracker_diag.rules.model import Origin, Rule
 
 RULES = {rule.id: rule for rule in catalog()}
 
-OVER = "Over: Token probabilities diverge after too… (POL001 post_tool)"
+OVER = "Over: Token probabilities shift after tool … (POL001 post_tool)"
 
 
 def finding(rule="POL001", slice="post_tool", state="firing", onset=5, fired=10, **more):
@@ -33,7 +33,7 @@ def notices(alerts, step, *changed, others=(), best=()):
 def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():
     alerts = Alerts()
     (notice,) = notices(alerts, 10, finding())
-    assert (notice.level, notice.title) == ("warn", "Token probabilities diverge after tool calls (POL001 post_tool)")
+    assert (notice.level, notice.title) == ("warn", "Token probabilities shift after tool results (POL001 post_tool)")
     assert "Since step 5, detected at 10: p95 is 0.4." in notice.text
     assert notice.decision == "Watch: if reward falls, resume from step 2"
     assert "First: Read ten of the tool results" in notice.text
@@ -114,7 +114,7 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
     ]
     assert worse.decision == "Stop: fix it, resume from step 2"
     assert worse.headline == (
-        "Stop. Token probabilities diverge after tool calls, since step 5. Now also: "
+        "Stop. Token probabilities shift after tool results, since step 5. Now also: "
         "Reward has lost what it had gained, since step 30. Fix it, resume from step 2 (POL001 post_tool)"
     )
     assert "resume from step 2 or before (so far before POL001)" in worse.text

@@ -16,7 +16,7 @@ STEPS = 200
 
 
 def rows(rng, steps=range(STEPS), grow=1.0, since=100, reward=0.0):
-    """A calm run of a tool-using agent; after `since` its tail after tool calls is `grow` times as long."""
+    """A calm run of a tool-using agent; after `since` its tail after tool results is `grow` times as long."""
     made = {}
     for step in steps:
         late = step >= since

@@ -7,7 +7,7 @@ import pytest
 from tracker_diag.trackers.listing import list_runs
 from tracker_diag.trackers.tensorboard.write import FIRST
 
-ALERT = "Token probabilities diverge after tool calls (POL001 post_tool)"
+ALERT = "Token probabilities shift after tool results (POL001 post_tool)"
 TABLES = {"diag/events", "diag/findings", "diag/slices", "diag/worst_sequences"}
 
 
@@ -30,7 +30,7 @@ class Adapter:
         run.finish()
 
     def check(self, run):
-        """What only this tracker has, of a run whose tail grew after tool calls from step 80 on."""
+        """What only this tracker has, of a run whose tail grew after tool results from step 80 on."""
 
 
 class Mlflow(Adapter):
@@ -88,10 +88,10 @@ class Mlflow(Adapter):
         assert {"text_only", "post_tool", "all", "turn:1"} <= set(table["slice"])
         tags = self.client.get_run(run_id).data.tags
         assert (tags["diag.alert.state"], tags["diag.alert.rules"]) == ("warn", "POL001")
-        assert tags["diag.first_break"].startswith("after tool calls @")
+        assert tags["diag.first_break"].startswith("after tool results @")
         note = tags["mlflow.note.content"]
         assert note.startswith("What I tried.")
-        assert "**Check it. Token probabilities diverge after tool calls, 18× the usual level, since " in note
+        assert "**Check it. Token probabilities shift after tool results, 18× the usual level, since " in note
         assert "get-artifact?path=diag/decision.png" in note
 
 
@@ -215,7 +215,7 @@ class TensorBoard(Adapter):
         last = events.Histograms("diag/policy/post_tool/hist")[-1].histogram_value
         assert last.num == sum(last.bucket) == 8 * 32 * 12
         (first, *_), *_ = [event.tensor_proto.string_val for event in events.Tensors("diag/decision/text")]
-        assert first.startswith(b"**Watch. Token probabilities diverge after tool calls, ")
+        assert first.startswith(b"**Watch. Token probabilities shift after tool results, ")
         texts = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("diag/findings")]
         assert any("#### POL001 tool" in text and "Read ten of the tool results" in text for text in texts)
         for name in ("text_only", "post_tool"):  # both in one chart

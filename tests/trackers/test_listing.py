@@ -138,7 +138,7 @@ def test_runs_of_mlflow(mlflow_store):
         client.log_metric(run_id, "reward", 0.5, step=3, timestamp=1_700_000_000_000)
     client.set_terminated(ids[1], "FAILED", end_time=1_700_000_005_000)
     client.set_tag(ids[0], "diag.alert.state", "warn")
-    client.set_tag(ids[0], "diag.first_break", "after tool calls @96 (POL001)")
+    client.set_tag(ids[0], "diag.first_break", "after tool results @96 (POL001)")
     client.delete_run(ids[3])
     for source in ("mlflow:agents 5", f"mlflow:{experiment}", f"mlflow:agents 5@{mlflow_store}"):
         result = {run.name: run for run in list_runs(source, project=True)}
@@ -146,7 +146,7 @@ def test_runs_of_mlflow(mlflow_store):
         assert len(read_run(result["a"].source).rows) == 1
     assert (result["a"].over, result["a"].updated, result["b"].over) == ("", 1_700_000_000.0, "failed")
     assert result["b"].updated == 1_700_000_005.0
-    assert (result["a"].state, result["a"].first_break) == ("warn", "after tool calls @96 (POL001)")
+    assert (result["a"].state, result["a"].first_break) == ("warn", "after tool results @96 (POL001)")
     assert (result["c"].mark, result["c"].last, result["a"].last) == ("", None, 3)
     mark = listed(f"mlflow:{ids[0]}").mark
     assert mark == result["a"].mark

@@ -39,7 +39,7 @@ def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path,
     (alert,) = [record.message for record in warnings if "POL001" in record.message]
     what_now, broke, todo, *why, see = alert.splitlines()
     assert what_now.startswith("Watch: if reward falls, resume from step ")
-    assert broke.strip() == "Token probabilities diverge after tool calls (POL001 post_tool)"
+    assert broke.strip() == "Token probabilities shift after tool results (POL001 post_tool)"
     assert todo.strip().startswith(f"First: {finding.rule.remedy[0]}"[:60])
     assert f"Since step {finding.onset}, detected at {finding.fired}: {finding.summary}"[:60] in why[0]
     assert see.strip() == f"See: tracker-diag diagnose {tmp_path}"
@@ -69,7 +69,7 @@ def test_the_verdict_fits_on_a_screen(make_batch, capsys, monkeypatch):
     text = " ".join(" ".join(verdict).split())
     assert "verdict after 110 steps" in text
     assert "broke first NaN or infinity since step 40, detected at step 40; rule NUM004" in text
-    assert "POL001 Token probabilities diverge after" in text
+    assert "POL001 Token probabilities shift after" in text
     assert "run.diag.explain() says what" in text
 
 

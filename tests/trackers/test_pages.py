@@ -17,7 +17,7 @@ SLICES = ("post_tool", "text_only")
 
 @pytest.fixture
 def watched(rng, make_batch):
-    """Has a run log to `target`; its tail grows after tool calls from step 80 on."""
+    """Has a run log to `target`; its tail grows after tool results from step 80 on."""
 
     def watched(target, log):
         run = wrap(target)
@@ -53,7 +53,7 @@ def test_mlflow(watched, mlflow_store, start_mlflow_server, page, see):
             see(f"watched (diag/{pair}/{name}/p95)")
 
     page.goto(f"{address}/#/experiments/{experiment}/runs/{active.info.run_id}")
-    for text in ("Token probabilities diverge after tool calls, 12× the usual level, since about step",
+    for text in ("Token probabilities shift after tool results, 12× the usual level, since about step",
                  "Read ten of the tool results", "diag.alert.state"):  # fmt: skip
         see(text)
     picture = page.locator("img[src*='decision.png']")
@@ -66,7 +66,7 @@ def test_mlflow(watched, mlflow_store, start_mlflow_server, page, see):
     with page.expect_popup() as opened:
         page.get_by_role("link", name="Report", exact=True).click()
     report = opened.value.frame_locator("iframe")
-    see("Incident 1: Token probabilities diverge after tool calls", report)
+    see("Incident 1: Token probabilities shift after tool results", report)
     assert report.get_by_role("img", name="p95 of |log-ratio|, new policy against old").count() == 1
 
 
@@ -109,7 +109,7 @@ def test_trackio(watched, trackio_runs, serve, page, see):
     for name in SLICES:
         see(f"{name}/p95", exact=True)
         see(f"diag/policy/{name}/hist", exact=True)
-    see("Token probabilities diverge after tool calls, since step")
+    see("Token probabilities shift after tool results, since step")
     assert page.get_by_text("all/p95", exact=True).count() == 0
 
     page.goto(f"{address}/media?project={trackio_runs.project}")

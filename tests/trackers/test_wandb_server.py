@@ -79,7 +79,7 @@ def test_rows_histograms_tables_and_alerts_arrive(rng, make_batch, stub, start):
         assert ("POL001" in str(table["data"])) == (key == "diag/findings")
 
     (alert,) = stub.sent("NotifyScriptableRunAlert")
-    assert alert["title"] == "Token probabilities diverge after tool calls (POL001 post_tool)"
+    assert alert["title"] == "Token probabilities shift after tool results (POL001 post_tool)"
     assert (alert["severity"], alert["waitDuration"], alert["runName"]) == ("WARN", 1000, "run")
     defined = json.loads(stub.sent("UpsertBucket")[-1]["config"])["_wandb"]["value"]["m"]
     # By name, by glob, and the place of the one that is its x-axis.

@@ -10,7 +10,7 @@ from tracker_diag.trackers.notify import NOTIFY
 
 pytestmark = pytest.mark.nightly
 
-FIRST = "Token probabilities diverge after tool calls (POL001 post_tool)"
+FIRST = "Token probabilities shift after tool results (POL001 post_tool)"
 WORSE = "Now also: Reward has lost what it had gained (POL001 post_tool)"
 CHANGED = "Reported at step 86 as a warning (POL001). Now an error: Reward has"
 SO_FAR = "Continue? No. "

@@ -19,9 +19,9 @@ MOST = 16
 """Curves of a verdict, at most."""
 
 CALM_TAILS = ("policy/post_tool/p95_step", "mismatch/post_tool/p95_step")
-"""Drawn where nothing was found: the tails after tool calls that are to be calm; the other slice comes with each."""
+"""Drawn where nothing was found: the tails after tool results that are to be calm; the other slice comes with each."""
 
-PLACES = {"post_tool": "after tool calls", "text_only": "before any tool call", "all": ""}
+PLACES = {"post_tool": "after tool results", "text_only": "before any tool result", "all": ""}
 """Slices in words."""
 
 PAIRS_IN_WORDS: Mapping[str, str] = {
@@ -146,7 +146,7 @@ class Panel:
             return f"{place[:1].upper()}{place[1:]}: {key.stat}, {PAIRS_IN_WORDS[key.pair]}"
         stat = SHOWN.get(key.stat, key.stat).removesuffix("_step")
         size = " of |log-ratio|" * (stat in QUANTILES)
-        return f"After tool calls and before any: {stat}{size}, {PAIRS_IN_WORDS[key.pair]}"
+        return f"After tool results and before any: {stat}{size}, {PAIRS_IN_WORDS[key.pair]}"
 
     @property
     def unit(self) -> str:

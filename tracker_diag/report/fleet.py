@@ -69,7 +69,7 @@ class FleetRow:
     outcome_curve: Small = ()
     """Of the reward; of an evaluation where there is no reward."""
     tail_curve: Small = ()
-    """Of what the first break rests on, or of the tail after tool calls."""
+    """Of what the first break rests on, or of the tail after tool results."""
 
     @property
     def broke(self) -> str:

@@ -143,7 +143,7 @@ def _other_slice(summary: Summary, now: Now, first: Finding) -> str:
 
 
 def name_of(series: str) -> str:
-    """A series in words: "p95 |log-ratio| after tool calls", "reward"."""
+    """A series in words: "p95 |log-ratio| after tool results", "reward"."""
     key = StatKey.parse(series)
     if key is None:
         return series.removeprefix("diag/")

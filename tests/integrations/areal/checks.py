@@ -347,7 +347,7 @@ def test_two_ranks_are_seen_as_one_process_would_see_them_and_train_as_without_u
     assert counted(alone, "mismatch")["post_tool"]
     assert alerted("POL001") == {"wandb", "webhook"}
     titles = [alert["title"] for alert in alerted.alerts]  # a later one says that the reward never rose
-    assert titles.count("Token probabilities diverge after tool calls (POL001 post_tool)") == 1  # by one process
+    assert titles.count("Token probabilities shift after tool results (POL001 post_tool)") == 1  # by one process
 
 
 @pytest.mark.matrix("areal", "real modules, made tensors")

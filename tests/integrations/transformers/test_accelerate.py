@@ -24,7 +24,7 @@ def fresh():
 
 
 def loop(accelerator, monitor, make_batch, rng, *, steps, grow_from=None):
-    """A training loop as a person writes it; its tail after tool calls may be made to grow."""
+    """A training loop as a person writes it; its tail after tool results may be made to grow."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -60,7 +60,7 @@ def test_a_tail_that_grows_is_found_in_the_runs_that_accelerate_starts_and_ends(
     findings = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))["findings"]
     (tail,) = [finding for finding in findings if finding["rule"] == "POL001"]
     assert tail["slice"] == "post_tool"
-    assert run.data.tags["diag.first_break"].startswith("after tool calls @")
+    assert run.data.tags["diag.first_break"].startswith("after tool results @")
     assert alerted("POL001") == {*trackers, "webhook"}
     # The other tracker has its own rows, and nothing else.
     events = EventAccumulator(str(tmp_path / alerted.project))
