@@ -21,14 +21,14 @@ def test_growth_from_a_small_level_is_seen_on_the_declared_log_scale():
     drawn = chart("p95", "nat", curve(grows), (0, 159), log=True, before=85)
     heights = [100 - float(y) for y in re.findall(r" ([\d.]+)", drawn.lines[0].path)]
     assert heights[96] - heights[80] > 10  # on a linear scale it would be 1.7
-    assert drawn.about == "nat, log"
+    assert drawn.about == "nat, log scale"
     assert drawn.usual.label == "usual before: 0.087 to 0.087"
     assert [label for _, label in drawn.ticks] == ["0.1", "0.3", "1", "3"]
 
 
 def test_a_log_scale_needs_values_above_0():
     assert chart("kl", "nat", curve([-0.1, 0.2, 0.3]), (0, 2), log=True).about == "nat"
-    assert chart("kl", "nat", curve([0.0, *[0.1] * 20]), (0, 20), log=True).about == "nat, log"
+    assert chart("kl", "nat", curve([0.0, *[0.1] * 20]), (0, 20), log=True).about == "nat, log scale"
 
 
 def test_a_long_curve_has_means_of_rows_in_a_row_and_what_is_not_finite_is_left_out():

@@ -63,7 +63,7 @@ def test_a_statistic_of_one_slice_comes_with_that_of_the_other_and_is_the_hero()
     hero, reward, norm = panels(whole)
     assert hero.lines == {"text_only": drawn[other], "post_tool": drawn[P95]}
     assert [panel.role for panel in (hero, reward, norm)] == ["hero", "outcome", "dashboard"]
-    assert hero.title == "After tool results and before any: p95 of |log-ratio|, new policy against old"
+    assert hero.title == "p95 of |log-ratio|, new policy against old"
     assert (hero.log, reward.log) == (True, False)
     assert baselines(whole) == {P95: 0.5}
 

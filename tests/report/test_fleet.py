@@ -13,7 +13,7 @@ from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, grouped, rend
 AT = datetime(2026, 11, 23, 20, 13, 5, tzinfo=timezone.utc)
 ODD = ("<script>alert(1)</script>", "[red]x[/] & \x1b[31mred", "x" * 300, "🤖 مكافأة", "two\nlines\tand a tab", "")
 BROKEN = FleetRow(
-    "run-7", "error", "running", 1204, "POL001", "POL001 on post_tool: Importance weights grow a tail after tool results",
+    "run-7", "error", "running", 1204, "POL001", "POL001 on post_tool: Importance weights grow a tail after tools",
     1000, "204 steps, 68 min", "0.91→0.4",
 )  # fmt: skip
 ROWS = (

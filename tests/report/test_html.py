@@ -77,7 +77,7 @@ def test_the_decision_and_the_damage_are_on_top_and_the_evidence_is_folded():
     tiles, below = below.split('id="evidence"')
     assert "harmed" in tiles
     assert "since step 30: OUT001 says this" in tiles
-    assert "the fault began 44 steps ago" in tiles
+    assert "the finding began 44 steps ago" in tiles
     assert "POL001 says this" in below.split("</details>")[0]
     assert below.index("POL001 says this") < below.index("POL004 says this") < below.index("OUT001 says this")
 
@@ -129,7 +129,7 @@ def test_a_quiet_run_continues_and_a_short_one_is_too_short():
     assert "Continue.</span> Nothing is wrong in 0 rows, as far as the rules could see</h1>" in page
     assert f"<b>0 of {len(catalog())} rules</b>could see, and found nothing" in page
     item = run_page(diagnose(FinishedRun("run", {7: {"reward": 0.5, "loss": 0.25}}, {}, {}, ())))
-    assert "run</bdi> · 1 row</p>" in item
+    assert "run</bdi> · 1 logged step</p>" in item
     assert "At step 7: reward <strong>0.5</strong>, loss <strong>0.25</strong>." in item
     assert "data-chart " not in item
 

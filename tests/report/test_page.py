@@ -86,7 +86,8 @@ def live_page(make_batch, tmp_path_factory):
     file = tmp_path_factory.mktemp("live") / "page.html"
     curves = {"reward": {step: 0.5 + 0.001 * step for step in range(0, 120, 10)}, "kl": {0: 0.001, 30: 0.002}}
     worst = tuple(replace(sequence(), step=step, moment=moment) for step, moment in ((110, "worst"), (40, "first")))
-    file.write_text(render_html(replace(summary, findings=(broke,), curves=curves, worst=worst)), encoding="utf-8")
+    summary = replace(summary, source="run", findings=(broke,), curves=curves, worst=worst)
+    file.write_text(render_html(summary), encoding="utf-8")
     return file.as_uri()
 
 

@@ -52,8 +52,8 @@ def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do(broken):
         "evidence by step 7: loss is NaN or infinite (1 series at this step)",
         "do first Save the state now", "detected) 0 7",
         "NUM004 NaN or infinity ·", "active, ",
-        "continue? No. NaN or infinity since step 7; fix it, then resume from step 6 or before ",
-        "(before NUM004)",
+        "continue? No. NaN or infinity since step 7; fix it, then resume from step 6 or earlier ",
+        "(before NUM004 began)",
         "--blind says what",
     ):  # fmt: skip
         assert part in text

@@ -36,7 +36,7 @@ def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():
     assert (notice.level, notice.title) == ("warn", "Token probabilities shift after tool results (POL001 post_tool)")
     assert "Since step 5, detected at 10: p95 is 0.4." in notice.text
     assert notice.decision == "Watch: if reward falls, resume from step 2"
-    assert "First: Read ten of the tool results" in notice.text
+    assert "First: Read the tool results before the ten tokens" in notice.text
     assert "More: tracker-diag rules show POL001" in notice.text
     assert notices(alerts, 11, finding()) == []
 
@@ -117,7 +117,7 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
         "Stop. Token probabilities shift after tool results, since step 5. Now also: "
         "Reward has lost what it had gained, since step 30. Fix it, resume from step 2 (POL001 post_tool)"
     )
-    assert "resume from step 2 or before (so far before POL001)" in worse.text
+    assert "resume from step 2 or earlier (so far before POL001 began)" in worse.text
     assert notices(alerts, 41, finding("POL004", onset=38, fired=41), others=[cause, damage]) == []
     over = finding(state="resolved", resolved=50)
     rest = [damage, finding("POL004", state="resolved", onset=38, fired=41, resolved=49)]

@@ -38,7 +38,7 @@ def advise(*findings, best=()):
 
 @pytest.mark.parametrize(
     ("saved", "resume", "words"),
-    [((50, 90, 120), 90, "step 90 or before (a registered checkpoint; before POL001)"), ((120,), None, "")],
+    [((50, 90, 120), 90, "step 90 or earlier (a registered checkpoint; before POL001 began)"), ((120,), None, "")],
 )
 def test_the_step_to_resume_from_is_a_registered_checkpoint(saved, resume, words):
     stopped = recommend(connected([finding()]), (calm("reward"),), stopped=True, checkpoints=saved)
@@ -61,7 +61,7 @@ def test_a_run_whose_reward_fell_resumes_from_its_best():
     result = advise(REWARD)
     assert (result.action, result.go_on, result.last_good_step) == ("stop", False, 120)
     assert result.says == (
-        "No. Reward has lost what it had gained since step 130; fix it, then resume from step 120 or before "
+        "No. Reward has lost what it had gained since step 130; fix it, then resume from step 120 or earlier "
         "(reward 0.703, its best)"
     )
     shown = {"action": "stop", "go_on": False, "last_good_step": 120, "says": result.says, "target": "reward"}
@@ -71,7 +71,7 @@ def test_a_run_whose_reward_fell_resumes_from_its_best():
 def test_while_the_run_continues_the_last_good_step_is_that_of_so_far():
     """A level is the mean of a tenth of the run, so its best one moves as the run gets longer."""
     result = recommend(connected((REWARD,)), (), underway=True)
-    assert result.says.endswith("step 120 or before (so far reward 0.703, its best)")
+    assert result.says.endswith("step 120 or earlier (so far reward 0.703, its best)")
 
 
 def test_the_last_good_step_is_before_all_that_is_ongoing():

@@ -299,7 +299,7 @@ def test_the_best_reward_and_evaluation_are_told_with_their_step(lost):
     assert best["eval_score"]["level"] == pytest.approx(0.6 if not lost else 0.58, abs=0.03)
     assert best["eval_score"]["step"] in ((40, 44, 48, 52) if not lost else (36, 40))
     assert ("OUT001" in {item.rule.id for item in results.summary.findings}) is lost
-    assert ("1 → 0.4" if lost else "its best: 1, a mean up to step") in run_page(results)
+    assert ("1 → 0.4" if lost else "its best: 1, the mean of several rows that end at step") in run_page(results)
 
 
 @pytest.mark.slow

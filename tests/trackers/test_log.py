@@ -241,5 +241,5 @@ def test_a_verdict_before_the_baseline_is_no_all_clear(make_batch, rng, capsys):
     shown = " ".join(capsys.readouterr().err.split())
     assert "it was too early to judge how tails grow: 40 of 65 steps" in shown
     assert re.search(
-        r"tails now policy p95 \|log-ratio\| of the window: after a tool result [1-9]\.\d+, before any 0", shown
+        r"tails now policy p95 \|log-ratio\| of recent steps: after a tool result [1-9]\.\d+, before any 0", shown
     )

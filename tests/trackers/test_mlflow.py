@@ -159,6 +159,8 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
         "diag/slices.json",
         "diag/decision.png",
     }
+    again = f"tracker-diag diagnose mlflow:{run_id}"
+    assert again in Path(client.download_artifacts(run_id, "diag/report.html")).read_text()
 
 
 def of_status(status):

@@ -28,7 +28,7 @@ from tracker_diag.report.console import Terminal
 from tracker_diag.rules.earlier import Earlier, EarlierRun
 from tracker_diag.rules.judge import Judge
 from tracker_diag.rules.loader import Own, in_force
-from tracker_diag.rules.triage import Summary
+from tracker_diag.rules.triage import LIVE, Summary
 from tracker_diag.samples.columns import Columns
 from tracker_diag.scrub import learnt, without_secrets
 from tracker_diag.stats.kernel import kernel
@@ -94,12 +94,12 @@ class Monitor(AbstractContextManager["Monitor"]):
         decode: Decode | None = None,
         guards: Guarded = (),
         before_send: BeforeSend | None = None,
-        source: str = "live",
+        source: str = LIVE,
     ) -> None:
         self._state = Health()
         self.health, self.failures = self._state.counts, self._state.failures
         self.guard, self.record = self._state.guard, self._state.record
-        self._out = FanOut(self._state, log=source == "live", before_send=before_send)
+        self._out = FanOut(self._state, log=source == LIVE, before_send=before_send)
         self._dial, self._given = expected_runs_between_false_alarms, settings is not None
         self._settings = (settings or GrowthSettings()).dialled(self._dial)
         self._promised: dict[str, object] = {}

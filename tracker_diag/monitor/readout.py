@@ -162,7 +162,7 @@ def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
                 least = "at least " if now >= 2.0**HIGHEST else ""  # the sketch counts no further
                 parts.append(f"{words} {least}{now:.3g}")
         if parts:
-            lines.append(f"{pair} p95 |log-ratio| of the window: {', '.join(parts)}")
+            lines.append(f"{pair} p95 |log-ratio| of recent steps: {', '.join(parts)}")
     return tuple(lines)
 
 

@@ -23,7 +23,7 @@ from tracker_diag.report.history import History
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.judge import Judge, StepInputs, Verdict
-from tracker_diag.rules.triage import Summary
+from tracker_diag.rules.triage import LIVE, Summary
 from tracker_diag.samples.columns import Columns
 from tracker_diag.samples.intake import SampleIntake
 from tracker_diag.tensors.batch import Tensors
@@ -54,7 +54,7 @@ class Run:
         guards: are held against each step.
         out: writes to the trackers.
         settings: those of `judge`, for the length of the baselines.
-        source: what the run is called; "live" is a training that must not wait for us.
+        source: what the run is called; LIVE is a training that must not wait for us.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Run:
         self.windows = PairWindows(window, clip, settings.short.burn_in, settings.short.baseline)
         self.intake = Intake(health, ranks, clip)
         self.samples = SampleIntake(health, ranks, essential_tools, texts=texts)
-        self._worst = WorstSequences(health, decode, live=source == "live")
+        self._worst = WorstSequences(health, decode, live=source == LIVE)
         self.history, self.progress, self.silence = History(), Progress(), Silence()
         self.measured: dict[str, Scalar] = {}
         """By the canary since the last step."""

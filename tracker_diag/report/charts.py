@@ -120,7 +120,7 @@ def chart(
         if values
     ]
     usual = None if before is None else _usual(lines[0], before, scale)
-    return Chart(title, f"{about}{', log' * scale.log}".removeprefix(", "), lines, scale.ticks(), usual)
+    return Chart(title, f"{about}{', log scale' * scale.log}".removeprefix(", "), lines, scale.ticks(), usual)
 
 
 def drawn_marks(given: Sequence[tuple[float, str, str]], ends: tuple[float, float]) -> list[Mark]:

@@ -146,7 +146,7 @@ class Panel:
             return f"{place[:1].upper()}{place[1:]}: {key.stat}, {PAIRS_IN_WORDS[key.pair]}"
         stat = SHOWN.get(key.stat, key.stat).removesuffix("_step")
         size = " of |log-ratio|" * (stat in QUANTILES)
-        return f"After tool results and before any: {stat}{size}, {PAIRS_IN_WORDS[key.pair]}"
+        return f"{stat}{size}, {PAIRS_IN_WORDS[key.pair]}"
 
     @property
     def unit(self) -> str:

@@ -1,5 +1,6 @@
 """One self-contained HTML page: the decision, what it costs, the curves under one cursor, and folded evidence."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
@@ -16,7 +17,7 @@ from tracker_diag.report.markdown import note_on
 from tracker_diag.report.tables import brief, by_growth
 from tracker_diag.report.templates import SLICES, rendered
 from tracker_diag.report.tokens import MEANS, WORST, groups, visible
-from tracker_diag.rules.triage import Summary
+from tracker_diag.rules.triage import LIVE, Summary
 
 
 def render_html(summary: Summary, tables: Sequence[Table] = (), cost: str = "", note: str = "") -> str:
@@ -33,6 +34,7 @@ def render_html(summary: Summary, tables: Sequence[Table] = (), cost: str = "", 
         "visible": visible,
     }
     first = curves.main_finding(summary)
+    again = "" if summary.source == LIVE else f"tracker-diag diagnose {shlex.quote(summary.source)}"
     return rendered(
         "report.html.j2",
         filters,
@@ -51,7 +53,8 @@ def render_html(summary: Summary, tables: Sequence[Table] = (), cost: str = "", 
         rewards=rewards(summary.distributions),
         sight=sighted(summary),
         opens=remedies(summary.blind),
-        issue=note_on(summary, f"`tracker-diag diagnose {summary.source}`"),
+        again=again,
+        issue=note_on(summary, f"`{again}`" if again else ""),
         note=note,
     )
 

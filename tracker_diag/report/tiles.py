@@ -71,7 +71,7 @@ def _now(summary: Summary, first: Finding, name: str, reading: Reading) -> Now |
 def tiles_of(summary: Summary, first: Finding, now: Now | None, cost: str, tone: Tone) -> tuple[Tile, ...]:
     """How far the first break is off, its cost, what to do first, where to resume or what to watch."""
     spending, shown = cost or spent(summary), _next_to_outcome(summary, first, now)
-    lasted = f"the fault began {spending} ago" if first.resolved is None else f"the fault lasted {spending}"
+    lasted = f"the finding began {spending} ago" if first.resolved is None else f"the finding lasted {spending}"
     if now is not None and shown is None:  # no other series shows how far it is off
         steps, _, time = spending.partition(", ")
         what = f"since it began, {time}" if time else "since it began"
@@ -174,9 +174,12 @@ def _harm(summary: Summary) -> Tile:
     began, sinks = harm_began(summary), outcome.onset
     proven = began is not None or outcome.holds is True
     lost = (outcome.value - outcome.baseline) / abs(outcome.baseline) if outcome.baseline else math.nan
-    levels = f"{outcome.series}, {digits(outcome.baseline)} at its best → {digits(outcome.value)} recently"
+    best, now = digits(outcome.baseline), digits(outcome.value)
+    levels = f"{outcome.series}, {best} at its best → {now} recently"
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    means = f"averages of several steps that end at {outcome.at or 0:,} and {end:,}"
+    means = (
+        f"{best} is the mean of several steps that end at {outcome.at or 0:,}, and {now} of those that end at {end:,}"
+    )
     if not proven and sinks is None and not lost < -0.05:
         return Tile("no harm yet", levels, means)
     onset = sinks if began is None else began
@@ -221,7 +224,7 @@ def calm_tiles(summary: Summary) -> tuple[Tile, ...]:
         Tile(
             digits(r.value),
             f"{r.series}, mean of the last rows",
-            f"its best: {digits(r.baseline)}, a mean up to step {r.at:,}",
+            f"its best: {digits(r.baseline)}, the mean of several rows that end at step {r.at:,}",
             "warn" if has_fallen(r) else "",
         )
         for r in summary.best

@@ -112,7 +112,7 @@ def recommend(
         return Recommendation("stop", False, None, says, target)
     step, why = good
     so_far = "so far " if underway else ""
-    says = f"No. {reason}; fix it, then resume from step {step} or before ({so_far}{why})"
+    says = f"No. {reason}; fix it, then resume from step {step} or earlier ({so_far}{why})"
     return Recommendation("stop", False, step, says, target)
 
 
@@ -184,6 +184,6 @@ def _last_good(
         if not levels and not began_with_the_run:
             unsure = math.ceil(UNSURE * ((finding.fired or finding.onset) - finding.onset))
             before = finding.onset - 1
-            steps.append((before - unsure if before > unsure else before, f"before {finding.rule.id}"))
+            steps.append((before - unsure if before > unsure else before, f"before {finding.rule.id} began"))
     step, why = min(steps, key=lambda good: good[0], default=(-1, ""))
     return (step, why) if step > 0 else None

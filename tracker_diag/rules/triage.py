@@ -22,6 +22,10 @@ def first_break(together: Iterable[Incident]) -> Finding | None:
     return next((incident.cause for incident in together if incident.severity != "info"), None)
 
 
+LIVE = "live"
+"""The source of a run in training, which no tracker names."""
+
+
 @dataclass(frozen=True, repr=False)
 class Summary:
     """What a run adds up to: what was found, what broke first, and which rules could not see."""

@@ -14,7 +14,7 @@ from tracker_diag.report.markdown import note_on
 from tracker_diag.report.picture import picture
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.triage import Summary
+from tracker_diag.rules.triage import LIVE, Summary
 from tracker_diag.scrub import without_secrets
 from tracker_diag.trackers.delivery.journal import Unsynced
 from tracker_diag.trackers.delivery.outbox import Outbox, Undelivered
@@ -103,13 +103,20 @@ class FanOut:
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """Write the end to all of them first: while one that is down is waited for, the others finish."""
-        summary = replace(summary, over=True)
+        summary = self._named(replace(summary, over=True))
         drawings, descriptions = self._decision(lambda: summary)
         self._write(summary.last_step or 0, drawings, [*descriptions, End(summary, tables)])
         for tracker in self._all:
             with self._guard():
                 tracker.close()
             self._collect(tracker)
+
+    def _named(self, summary: Summary) -> Summary:
+        """`summary` of a live run under the name by which the run is found later, if a tracker has one."""
+        names: list[str] = []
+        with self._guard():
+            names = [tracker.source for tracker in self.trackers if tracker.source]
+        return replace(summary, source=names[0]) if names and summary.source == LIVE else summary
 
     def _decision(self, so_far: Callable[[], Summary], below: str = "") -> tuple[list[Drawing], list[Description]]:
         """The picture and the description of the run `so_far`, where there is somebody to show them.
@@ -118,7 +125,7 @@ class FanOut:
         """
         if self.trackers:
             with self._health.guard("internal_errors"), writing():
-                summary = so_far()
+                summary = self._named(so_far())
                 shown, note = picture(summary), note_on(summary, LINKS, PICTURE)
                 return [shown] if shown else [], [Description(f"{note}\n\n{below}".strip())]
         return [], []

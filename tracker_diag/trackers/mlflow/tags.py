@@ -27,7 +27,7 @@ def tags_of(findings: Collection[Finding]) -> dict[str, str]:
 
 
 def _in_short(first: Finding) -> str:
-    """What broke first, since when: "after tool results @109 (POL001)". Of a list's column MLflow shows 24 characters."""
+    """What broke first, since when: "after tool results @109 (POL001)". MLflow's column shows 24 characters."""
     place = PLACES.get(first.slice, f"on {first.slice}") or cut(first.rule.title, 18)
     return f"{place} @{first.onset} ({first.rule.id})"
 
