@@ -162,16 +162,16 @@ def _false_for_true(record: Record) -> float:
     return (record.false_alarms / record.healthy) / (record.hits / record.faulty)
 
 
-def demoted(runs: Sequence[Judged], records: Mapping[str, Record]) -> tuple[str, ...]:
-    """Measured rules that must be silent, so that all loud ones together alarm in at most 1 % of the healthy `runs`.
+def demoted(corpora: Sequence[Sequence[Judged]], records: Mapping[str, Record]) -> tuple[str, ...]:
+    """Measured rules that must be silent, so that all loud ones alarm in at most 1 % of each corpus's healthy runs.
 
     The rule with the most false alarms for its true findings goes first, both as shares of the runs that it could see.
     """
-    healthy = [run.loud for run in runs if not run.right]
+    healthy = [[run.loud for run in corpus if not run.right] for corpus in corpora]
     heard = {rule for rule, record in records.items() if not record.needs}
     silent: list[str] = []
-    while sum(bool(loud & heard) for loud in healthy) > ALARMED * len(healthy):
-        alarming = heard & {rule for loud in healthy for rule in loud}
+    while above := [runs for runs in healthy if sum(bool(loud & heard) for loud in runs) > ALARMED * len(runs)]:
+        alarming = heard.intersection(chain.from_iterable(chain.from_iterable(above)))
         weakest = max(alarming, key=lambda rule: (_false_for_true(records[rule]), rule))
         heard.remove(weakest)
         silent.append(weakest)
@@ -196,7 +196,7 @@ def main() -> None:
     public = list(published(arguments.public)) if arguments.public else []
     new = counted([*planted, *tensors, *public])
     # Public logs are not made after a rule's last change.
-    silent = demoted([*planted, *tensors], new)
+    silent = demoted([planted, tensors], new)
     corpora = {"trainings": f"{_corpus(planted, 'trainings')}, seeds from {arguments.first_seed:,}"}
     if tensors:
         corpora["tensors"] = _corpus(tensors, "runs of drawn tensors through the monitor")

@@ -53,8 +53,10 @@ def test_the_weakest_record_is_demoted_first():
 
     healthy = [Judged("x", (), frozenset(loud), frozenset()) for loud in ({"A"}, {"A", "B"}, {"B"}, *[set()] * 197)]
     records = {"A": replace(GOOD, hits=9, healthy=300), "B": GOOD, "C": replace(GOOD, false_alarms=0)}
-    assert demoted(healthy, records) == ("B",)
-    assert demoted(healthy[2:], records) == ()
+    assert demoted([healthy], records) == ("B",)
+    assert demoted([healthy[2:]], records) == ()
+    quiet = [Judged("y", (), frozenset(), frozenset())] * 5000
+    assert demoted([healthy, quiet], records) == ("B",), "a large quiet corpus excuses no alarm in a small one"
 
 
 def test_a_page_says_what_a_rule_has_earned_or_lacks(given):
