@@ -1,6 +1,5 @@
 """One self-contained HTML page: the decision, what it costs, the curves under one cursor, and folded evidence."""
 
-import shlex
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
@@ -17,7 +16,7 @@ from tracker_diag.report.markdown import note_on
 from tracker_diag.report.tables import brief, by_growth
 from tracker_diag.report.templates import SLICES, rendered
 from tracker_diag.report.tokens import MEANS, WORST, groups, visible
-from tracker_diag.rules.triage import LIVE, Summary
+from tracker_diag.rules.triage import Summary, diagnose_command
 
 
 def render_html(summary: Summary, tables: Sequence[Table] = (), cost: str = "", note: str = "") -> str:
@@ -34,7 +33,7 @@ def render_html(summary: Summary, tables: Sequence[Table] = (), cost: str = "", 
         "visible": visible,
     }
     first = curves.main_finding(summary)
-    again = "" if summary.source == LIVE else f"tracker-diag diagnose {shlex.quote(summary.source)}"
+    again = diagnose_command(summary.source)
     return rendered(
         "report.html.j2",
         filters,

@@ -1,5 +1,6 @@
 """Triage: which link broke first, and what the whole run adds up to."""
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +25,11 @@ def first_break(together: Iterable[Incident]) -> Finding | None:
 
 LIVE = "live"
 """The source of a run in training, which no tracker names."""
+
+
+def diagnose_command(source: str) -> str:
+    """The command that shows the verdict on `source` again; empty if nothing names the run."""
+    return "" if source in ("", LIVE) else f"tracker-diag diagnose {shlex.quote(source)}"
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from tracker_diag.report.decision import what
 from tracker_diag.report.fleet import LEVELS, FleetRow, curves_of
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.logged import LiveFinding, is_ours
+from tracker_diag.rules.triage import diagnose_command
 from tracker_diag.runs.diagnose import RUNTIME, Diagnosis, SoFar
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed
@@ -96,7 +96,7 @@ class WatchedRun:
         # The diagnostics in a run send its alerts; that they missed one is known at its end.
         self.notices = []
         for notice in () if inside and (live or not over) else diagnosis.notices:
-            text = f"{notice.text}\nSee: tracker-diag diagnose {shlex.quote(self.key)}"
+            text = f"{notice.text}\nSee: {diagnose_command(self.key)}"
             name = short_hash(self.key, notice.step, notice.level, notice.title)
             self.notices.append(replace(notice, text=text, id=name))
         missed = inside and over and not live and summary.first_break is not None

@@ -1,12 +1,12 @@
 """Log: alerts into Python's logging, and the verdict at the end into the terminal; for those who look nowhere else."""
 
 import logging
-import shlex
 from collections.abc import Callable, Sequence
 
 from tracker_diag.report.console import Screen, announce
 from tracker_diag.report.terminal import alert, verdict
 from tracker_diag.rules.alerts import Notice
+from tracker_diag.rules.triage import diagnose_command
 from tracker_diag.trackers.tracker import End, Entry, Tracker
 
 _log = logging.getLogger("tracker_diag")
@@ -32,7 +32,7 @@ class LogTracker(Tracker):
                 _log.log(logging.INFO if entry.level == "info" else logging.WARNING, "%s", text)
             elif isinstance(entry, End) and entry.summary.steps:
                 sources = [tracker.source for tracker in self._others() if tracker.source]
-                again = f"tracker-diag diagnose {shlex.quote(sources[0])}" if sources else ""
+                again = diagnose_command(sources[0]) if sources else ""
                 where = [page for page in self._pages() if page != again]
                 announce(verdict(entry.summary, where=where, again=again, explains="run.diag.explain()"))
 

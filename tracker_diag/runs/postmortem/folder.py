@@ -22,7 +22,7 @@ from tracker_diag.records import Table
 from tracker_diag.report.html import render_html
 from tracker_diag.report.markdown import escaped, markdown, note_on
 from tracker_diag.report.tables import CHECKPOINTS, brief, by_growth
-from tracker_diag.rules.triage import Summary
+from tracker_diag.rules.triage import Summary, diagnose_command
 from tracker_diag.scrub import without_secrets
 
 NAME = "postmortem"
@@ -146,8 +146,8 @@ def page(remains: Remains) -> str:
     parts = [f"# {escaped(remains.run)}: what ended it", f"**{escaped(first.what)}**{after}."]
     if others:
         parts.append("\n".join(f"- then {escaped(ending.what)}" for ending in others))
-    again = f"`tracker-diag diagnose {remains.source}` shows it again." if remains.source else ""
-    parts += ["## What broke first", note_on(summary, again)]
+    command = diagnose_command(remains.source)
+    parts += ["## What broke first", note_on(summary, f"`{command}` shows it again." if command else "")]
     tables = {table.name: table for table in remains.tables}
     if SLICES in tables:
         slices = brief(by_growth(tables[SLICES]))

@@ -8,7 +8,6 @@ Each line is flushed to the operating system at once, so a killed process loses 
 import json
 import math
 import os
-import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from tracker_diag.health import folder, opened, own_folder, private
 from tracker_diag.records import Scalar
 from tracker_diag.report.console import near
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.triage import diagnose_command
 from tracker_diag.trackers.tracker import Entry, Event, File, Metrics, Tracker
 
 
@@ -36,7 +36,7 @@ class JsonlTracker(Tracker):
 
     @property
     def page(self) -> str:
-        return f"tracker-diag diagnose {shlex.quote(self.source)}"
+        return diagnose_command(self.source)
 
     @property
     def source(self) -> str:

@@ -11,7 +11,7 @@ from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.report.markdown import note_on
 from tracker_diag.report.tables import DECISION
 from tracker_diag.report.templates import SLICES
-from tracker_diag.rules.triage import Summary
+from tracker_diag.rules.triage import Summary, diagnose_command
 from tracker_diag.trackers.panels import CHARTS, NAME, RULES, outcome_keys
 from tracker_diag.trackers.wandb.summary import STEP
 
@@ -95,7 +95,7 @@ def save_report(entity: str, project: str, run_id: str, summary: Summary, keys: 
     for plot in plots[len(outcomes) :]:  # a view of a project names no run, and so no colours
         slices = {key: key.split("/")[2] for key in plot.y}
         plot.line_colors = {f"{run_id}:{key}": SLICES[name][0] for key, name in slices.items() if name in SLICES}
-    again = f"`tracker-diag diagnose wandb:{entity}/{project}/{run_id}` shows it again."
+    again = f"`{diagnose_command(f'wandb:{entity}/{project}/{run_id}')}` shows it again."
     blocks: list[Any] = [reports.MarkdownBlock(text=note_on(summary, again))]
     if plots:
         # "ID" is that of a run, and the set of runs is this one alone.
