@@ -10,9 +10,8 @@ from typing import Any
 DOCS = Path(__file__).parent
 SENTENCES = {
     "../README.md": (
-        "`observe`, on one CPU core | {observe} ms |",
-        "time added to each logging call, on one CPU core | {log} ms |",
-        "both together, on an {device} GPU | {added} ms, {percent} % of a training step of 0.5 s |",
+        "one CPU core | {observe} ms + {log} ms |",
+        "an {device} GPU | {added} ms together, {percent} % of a training step of 0.5 s |",
         "our own runs with a harmful fault | the fault was named in {named} of {harmed} |",
         "our own runs without a fault | an alert was raised in {alarmed} of {healthy} |",
         "public logs of stable runs | an alert was raised in {loud} of {stable} |",

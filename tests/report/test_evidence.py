@@ -42,9 +42,9 @@ def test_damage_is_told_as_it_stands_now_and_no_outcome_twice():
     best = tuple(Reading("", name, True, 0.006, 0.7, at=120) for name in ("reward", "eval_score"))
     summary = Summary("x", 50, 0, 49, (cause, harm), {}, (), best=best)
     assert damage(summary) == [
-        "since step 30: reward 0.006 recently, 0.7 at its best (mean of several steps that end at 120)"
+        "since step 30: reward 0.006 recently, 0.7 at its best (mean of several steps up to 120)"
     ]
-    assert outcomes(summary) == ["eval_score 0.006 recently, 0.7 at its best (mean of several steps that end at 120)"]
+    assert outcomes(summary) == ["eval_score 0.006 recently, 0.7 at its best (mean of several steps up to 120)"]
     unknown = replace(summary, best=())
     assert damage(unknown) == ["since step 30: reward is 0.43, down from 0.7"]
     assert damage(replace(summary, findings=(cause,))) == []

@@ -74,7 +74,7 @@ def test_the_decision_is_above_the_hero_and_both_slices_have_their_colours():
     (hero,) = figure.axes
     title = texts(figure)[0].replace("\n", " ")
     assert title == "Stop. Token probabilities shift after tool results, 6× the usual level, since about step 40"
-    assert texts(figure)[1].startswith("Do first: Read the tool results")
+    assert texts(figure)[1].startswith("Do first: Find the ten tokens")
     assert hero.get_yscale() == "log"
     text, post = hero.lines[:2]
     assert (text.get_color(), post.get_color()) == (COLORS["text_only"], COLORS["post_tool"])

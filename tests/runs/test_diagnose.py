@@ -270,7 +270,7 @@ def test_a_curve_and_a_cost_stand_beside_a_finding(rng):
         rows[step]["loss"] = math.nan
     results = diagnose(finished(rows))
     output = plain(on_screen(results))
-    assert "since        step 120, detected at step 120; rule NUM004; 79 steps since" in output
+    assert "since        step 120 (79 steps ago), detected at step 120 by rule NUM004" in output
     assert re.search(r"^reward \(min [\d.]+, max [\d.]+\) +[▁-█]{36}$", output, re.MULTILINE)
     assert run_page(results).startswith("<!doctype html>")
 
@@ -299,7 +299,7 @@ def test_the_best_reward_and_evaluation_are_told_with_their_step(lost):
     assert best["eval_score"]["level"] == pytest.approx(0.6 if not lost else 0.58, abs=0.03)
     assert best["eval_score"]["step"] in ((40, 44, 48, 52) if not lost else (36, 40))
     assert ("OUT001" in {item.rule.id for item in results.summary.findings}) is lost
-    assert ("1 → 0.4" if lost else "its best: 1, the mean of several rows that end at step") in run_page(results)
+    assert ("1 → 0.4" if lost else "its best: 1, the mean of several rows up to step") in run_page(results)
 
 
 @pytest.mark.slow

@@ -114,8 +114,8 @@ def test_runs_of_trackio(tmp_path, monkeypatch):
     assert [run.mark for run in result] == ["5", "6", ""]
     assert {run.over for run in result} == {None}
     assert 0 < result[1].updated < result[2].updated
-    for listed, rows in zip(result, (4, 1), strict=False):
-        assert len(read_run(listed.source).rows) == rows
+    for run, rows in zip(result, (4, 1), strict=False):
+        assert len(read_run(run.source).rows) == rows
     assert listed("trackio:agents/run-a").mark == "5"
     assert listed(result[0].source).name == "run-a"
     with closing(sqlite3.connect(tmp_path / "agents.db")) as store:

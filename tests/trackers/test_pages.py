@@ -54,7 +54,7 @@ def test_mlflow(watched, mlflow_store, start_mlflow_server, page, see):
 
     page.goto(f"{address}/#/experiments/{experiment}/runs/{active.info.run_id}")
     for text in ("Token probabilities shift after tool results, 12× the usual level, since about step",
-                 "Read the tool results before the ten", "diag.alert.state"):  # fmt: skip
+                 "Find the ten tokens", "diag.alert.state"):  # fmt: skip
         see(text)
     picture = page.locator("img[src*='decision.png']")
     picture.wait_for(timeout=60_000)
@@ -94,7 +94,7 @@ def test_tensorboard(watched, tmp_path, serve, page, see):
 
     page.goto(f"{address}/#text")
     see("POL001 tool-conditioned-variance-amplification, post_tool")
-    see("Read the tool results before the ten")
+    see("Find the ten tokens")
     page.goto(f"{address}/#histograms")
     see("diag/policy/post_tool/hist")
 
@@ -114,11 +114,11 @@ def test_trackio(watched, trackio_runs, serve, page, see):
 
     page.goto(f"{address}/media?project={trackio_runs.project}")
     see("diag/findings")
-    see("Read the tool results before the ten")
+    see("Find the ten tokens")
     slices = page.locator("table", has_text="ess_sequence").first
     slices.wait_for(timeout=60_000)
     shown = slices.locator("tr", has_text="post_tool").first.inner_text()
     assert f"{last['diag/policy/post_tool/p95']:.4f}"[:5] in shown, shown
 
     page.goto(f"{address}/reports?project={trackio_runs.project}")
-    see("First: Read the tool results before the ten")
+    see("First: Find the ten tokens")

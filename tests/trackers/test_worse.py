@@ -34,7 +34,7 @@ def test_in_wandb_at_a_webhook_and_in_the_log(wandb_offline, receive, monkeypatc
     assert [(item["level"], item["title"]) for item in heard.got] == [("warn", FIRST), ("error", WORSE)]
     logged = [item.message for item in caplog.records if item.levelno >= logging.WARNING]
     assert [text.splitlines()[1].strip() for text in logged] == [FIRST, WORSE]
-    assert [text.partition(";")[0] for text in logged] == ["Watch", "Stop"]
+    assert [text.partition(":")[0] for text in logged] == ["Watch", "Stop"]
     assert CHANGED in " ".join(logged[1].split())
     for text in (messages[1]["text"], heard.got[1]["text"]):
         assert CHANGED in text

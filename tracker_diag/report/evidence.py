@@ -69,7 +69,7 @@ def outcomes(summary: Summary) -> list[str]:
 
 def best_level(reading: Reading) -> str:
     """Of an outcome, its best level, where that was, and its last one; each is a mean over some rows."""
-    best = f"{reading.baseline:.3g} at its best (mean of several steps that end at {reading.at})"
+    best = f"{reading.baseline:.3g} at its best (mean of several steps up to {reading.at})"
     return f"{reading.series} {reading.value:.3g} recently, {best}"
 
 

@@ -1,6 +1,7 @@
 """The verdict in the terminal: what broke first, on which evidence, what to do, who could not see."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from textwrap import wrap
@@ -35,9 +36,19 @@ def alert(notice: Notice, see: str = "") -> str:
     lines = notice.text.splitlines()[bool(notice.decision) :][: room - (room > 2)]  # `text` begins with the decision
     body: list[str] = []
     for left, line in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
-        most = 1 if left else room - len(body)
-        body += wrap(line, COLUMNS, max_lines=most, placeholder="…", break_on_hyphens=False)
+        body += [_fitting(line)] if left else _cut(line, room - len(body))
     return "\n  ".join([*head, *body, *filter(None, [see])])
+
+
+def _fitting(line: str) -> str:
+    """The sentences of `line` that fit whole into one line. If not even the first does, as much of it as fits."""
+    parts = re.split(r"(?<=[.?]) ", line)
+    whole = (" ".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((text for text in whole if len(text) <= COLUMNS), None) or _cut(line, 1)[0]
+
+
+def _cut(line: str, most: int) -> list[str]:
+    return wrap(line, COLUMNS, max_lines=most, placeholder="…", break_on_hyphens=False)
 
 
 def verdict(
@@ -129,11 +140,9 @@ def _since(summary: Summary, first: Finding, spending: str) -> str:
     onsets = [it.onset for incident in summary.incidents if incident.cause is first for it in incident.damage]
     harmed = min(onsets, default=first.onset)
     early = f"step {harmed} by the damage" if harmed < first.onset else since(first)
-    text = f"{early}, detected at step {first.fired}; rule {_with_tier(first)}"
-    if not spending:
-        return text
-    end = f"{spending} since" if first.resolved is None else f"over at step {first.resolved}, after {spending}"
-    return f"{text}; {end}"
+    ago = f" ({spending} ago)" if spending and first.resolved is None else ""
+    over = f"; over at step {first.resolved}, after {spending}" if spending and first.resolved is not None else ""
+    return f"{early}{ago}, detected at step {first.fired} by rule {_with_tier(first)}{over}"
 
 
 def _with_tier(finding: Finding) -> str:

@@ -177,9 +177,7 @@ def _harm(summary: Summary) -> Tile:
     best, now = digits(outcome.baseline), digits(outcome.value)
     levels = f"{outcome.series}, {best} at its best → {now} recently"
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    means = (
-        f"{best} is the mean of several steps that end at {outcome.at or 0:,}, and {now} of those that end at {end:,}"
-    )
+    means = f"both are means of several steps: {best} up to step {outcome.at or 0:,}, {now} up to step {end:,}"
     if not proven and sinks is None and not lost < -0.05:
         return Tile("no harm yet", levels, means)
     onset = sinks if began is None else began
@@ -224,7 +222,7 @@ def calm_tiles(summary: Summary) -> tuple[Tile, ...]:
         Tile(
             digits(r.value),
             f"{r.series}, mean of the last rows",
-            f"its best: {digits(r.baseline)}, the mean of several rows that end at step {r.at:,}",
+            f"its best: {digits(r.baseline)}, the mean of several rows up to step {r.at:,}",
             "warn" if has_fallen(r) else "",
         )
         for r in summary.best
