@@ -71,3 +71,10 @@ def test_what_is_drawn_differs_and_the_same_seed_draws_the_same():
     for name, values in item[0].series.items():
         np.testing.assert_array_equal(values, again[0].series[name])
     assert item[1] != other[1]
+
+
+def test_a_verifier_whose_small_range_ends_at_its_top_is_judged_against_its_reward():
+    """Its share of its own range is larger than the reward's, so the gap between the two is below 0 everywhere."""
+    run, _ = failures.failed("judge bias", 150_044)
+    fired, _ = simulated.diagnose(run)
+    assert "REW014" in {finding.rule.id for finding in fired}

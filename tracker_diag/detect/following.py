@@ -114,7 +114,9 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     if behind.any():
         share = gained / max(reach, 1e-300) - followed / max(float(np.ptp(levels)), 1e-300)
         gaps = np.where(behind, share, -np.inf)
-        when = int(np.flatnonzero(gaps >= NEARLY * gaps.max())[-1])  # the last level before the gap began to open
+        widest = float(gaps.max())  # below 0 if the follower gained more of its own range
+        near = widest - (1 - NEARLY) * abs(widest)
+        when = int(np.flatnonzero(gaps >= near)[-1])  # the last level before the gap began to open
     return Following(
         bool(behind.any()),
         float(levels[when]),
