@@ -43,7 +43,7 @@ collapse.
 
 NO_EXAMPLE = """\
 A NaN (*numerics*) comes in one
-step, and no curve shows it before. In the runs that this page may use, no failure began at the other links.
+step, and no curve shows it before. In the runs that this page may use, no alert began at the other links.
 """
 
 
@@ -61,11 +61,6 @@ FAILURES: Mapping[Link, Example] = {
         ("rollout/ep_rew_mean", "rollout/ep_len_mean", "train/approx_kl"),
         "Reward and episode length fall at once, and `approx_kl` stays as it was. So the environment has changed, and "
         "not the policy.",
-    ),
-    "evaluation": Example(
-        "PPO, CartPole, evaluation sees other observations, 0",
-        ("rollout/ep_rew_mean", "eval/mean_reward"),
-        "The reward rises from the start, and the evaluation does not.",
     ),
     "reward": Example(
         "GRPO, numbers, scorer returns 0, 0",

@@ -101,7 +101,7 @@ def test_the_screen_says_it_too(demo):
     text = " ".join(screen.split())
     for part in (
         "Token probabilities shift after tool results (POL001 post_tool)",
-        "POL002 post_tool", "verdict after 300 steps",
+        "POL002 Drift from the reference", "verdict after 300 steps",
         "broke first Token probabilities shift after tool results, on post_tool", "evidence", "do first",
         "When the same alarm goes off on other signals, against POL001 at step", "mlflow server --backend-store-uri sqlite:///demo-out/mlflow.db",
     ):  # fmt: skip
@@ -125,6 +125,8 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
         in_mlflow = {point.step: point.value for point in client.get_metric_history(run.info.run_id, key)}
         axis = "diag/step" if key.startswith("diag/") else "_step"
         in_wandb = {row[axis]: row[key] for row in rows if key in row}
+        if key.startswith("diag/rule/"):  # of a state that stays, MLflow gets the first and last of a batch
+            in_mlflow = {step: in_mlflow[max(at for at in in_mlflow if at <= step)] for step in expected}
         assert in_mlflow == pytest.approx(expected)
         assert in_wandb == pytest.approx(expected)
 
