@@ -65,8 +65,9 @@ class Following:
 def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     """Whether `follower` has stayed behind while `leader` gained; None with too few values.
 
-    Levels of `follower` are means of an eighth of its values, three at least; those of `leader` are means over the same
-    steps. They have parted if since some earlier level
+    Levels of `follower` are means of an eighth of its values, three at least. Those of `leader` are means over the same
+    steps. They begin half an interval before the first of these values, and end half an interval after the last one.
+    They have parted if since some earlier level
 
     - `leader` has gained a quarter of its range beyond its best until then, and more than by chance (detect/scan.py);
     - `follower` has surely gained less than a quarter of what it would have at its pace until then; or it never had a
@@ -83,7 +84,9 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     width = max(SHORTEST, n // PART)
     totals, earlier = np.concatenate([[0.0], np.cumsum(y)]), slice(0, n - 2 * width + 1)
     levels = (totals[width:] - totals[:-width]) / width
-    at = np.searchsorted(np.array(leader.ends), np.array(follower.ends), side="right")
+    ends = np.array(follower.ends)
+    between = ends + np.append(np.diff(ends), 0) / (2 * follower.size)  # half-way to the follower's next value
+    at = np.searchsorted(np.array(leader.ends), between, side="right")
     sums = np.concatenate([[0.0], np.cumsum(x)])
     starts = np.concatenate([[0], at])[: n - width + 1]
     stops = np.maximum(at[width - 1 :], starts + 1)
