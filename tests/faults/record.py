@@ -7,9 +7,9 @@ Trains the fresh runs of plan.py and tool_plan.py that build/fresh does not have
 them with the rules of this checkout. `--runs` takes only the first runs of plan.py. `--door` has the runs of
 tests/benchmarks/door.py, as it keeps them; `--public` the clones that public_logs.py reads. No rule may have changed
 between those runs and this command. Give other seeds whenever a rule was changed after a look at these runs. With
-`--rules`, these rules get a new record, and all others keep theirs: only healthy runs are trained, and those with a
-fault that one of these rules names. Which rules must be silent, so that all of them together alarm rarely enough, is
-decided on all runs alone.
+`--rules`, these rules get a new record, and all others keep theirs. Only tasks whose logs have the inputs of one of
+them are trained: healthy runs, and those with a fault that one of them names. If one of them reads tensors, give
+`--door` too. Whether they must be silent is decided on these runs, and on how often all others have alarmed.
 """
 
 import argparse
@@ -21,8 +21,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from fractions import Fraction
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -88,16 +90,32 @@ def _place(run: Run) -> str:
 
 
 def trained(first_seed: int, most: int | None, rules: Collection[str], jobs: int | None) -> list[Run]:
-    """The fresh runs that are faulty or healthy, trained where they are not there. `rules` name the faults."""
-    FRESH.mkdir(parents=True, exist_ok=True)
+    """The fresh runs that are faulty or healthy, trained where they are not there.
+
+    Args:
+        rules: they name the faults. A task whose first healthy run has the inputs of none of them is left out.
+    """
     planned = [run for run in plan.fresh(first_seed)[:most] if not run.fault or run.fault.right.intersection(rules)]
-    files = [(run, FRESH / f"{run.name.replace('/', '-')}.json") for run in planned]
+    first = {_logs(run): run for run in reversed(planned) if not run.fault}
     with ProcessPoolExecutor(jobs) as pool:
-        left = {pool.submit(make.made, run): file for run, file in files if not file.exists()}
-        for done in as_completed(left):
-            left[done].write_text(done.result().model_dump_json(), encoding="utf-8")
-    runs = labelled([Run.model_validate_json(file.read_text(encoding="utf-8")) for _, file in files])
+        verdicts = pool.map(judged, _made(list(first.values()), pool))
+        seen = {logs for logs, run in zip(first, verdicts, strict=True) if not run.blind.issuperset(rules)}
+        runs = labelled(_made([run for run in planned if run.fault or _logs(run) in seen], pool))
     return [run for run in runs if run.fault or is_healthy(run)]
+
+
+def _logs(run: plan.Planned) -> tuple[str, str, bool]:
+    """Healthy runs for which this is equal have the same columns."""
+    return run.trainer, run.task, run.evaluated
+
+
+def _made(planned: Sequence[plan.Planned], pool: ProcessPoolExecutor) -> list[Run]:
+    FRESH.mkdir(parents=True, exist_ok=True)
+    files = [(run, FRESH / f"{run.name.replace('/', '-')}.json") for run in planned]
+    left = {pool.submit(make.made, run): file for run, file in files if not file.exists()}
+    for done in as_completed(left):
+        left[done].write_text(done.result().model_dump_json(), encoding="utf-8")
+    return [Run.model_validate_json(file.read_text(encoding="utf-8")) for _, file in files]
 
 
 def with_tools(
@@ -162,15 +180,25 @@ def _false_for_true(record: Record) -> float:
     return (record.false_alarms / record.healthy) / (record.hits / record.faulty)
 
 
-def demoted(corpora: Sequence[Sequence[Judged]], records: Mapping[str, Record]) -> tuple[str, ...]:
+def demoted(
+    corpora: Mapping[str, Sequence[Judged]],
+    records: Mapping[str, Record],
+    known: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+) -> tuple[str, ...]:
     """Measured rules that must be silent, so that all loud ones alarm in at most 1 % of each corpus's healthy runs.
 
     The rule with the most false alarms for its true findings goes first, both as shares of the runs that it could see.
+
+    Args:
+        known: by corpus, alarmed healthy runs and all healthy ones, by the rules of which there are no `records` here.
     """
-    healthy = [[run.loud for run in corpus if not run.right] for corpus in corpora]
+    healthy = {name: [run.loud for run in corpus if not run.right] for name, corpus in corpora.items()}
+    left = {name: ALARMED - Fraction(*known.get(name, (0, 1))) for name in healthy}
     heard = {rule for rule, record in records.items() if not record.needs}
     silent: list[str] = []
-    while above := [runs for runs in healthy if sum(bool(loud & heard) for loud in runs) > ALARMED * len(runs)]:
+    while above := [
+        runs for name, runs in healthy.items() if sum(bool(loud & heard) for loud in runs) > left[name] * len(runs)
+    ]:
         alarming = heard.intersection(chain.from_iterable(chain.from_iterable(above)))
         weakest = max(alarming, key=lambda rule: (_false_for_true(records[rule]), rule))
         heard.remove(weakest)
@@ -195,8 +223,6 @@ def main() -> None:
     tensors = list(at_the_door(arguments.door)) if arguments.door else []
     public = list(published(arguments.public)) if arguments.public else []
     new = counted([*planted, *tensors, *public])
-    # Public logs are not made after a rule's last change.
-    silent = demoted([planted, tensors], new)
     corpora = {"trainings": f"{_corpus(planted, 'trainings')}, seeds from {arguments.first_seed:,}"}
     if tensors:
         corpora["tensors"] = _corpus(tensors, "runs of drawn tensors through the monitor")
@@ -207,12 +233,22 @@ def main() -> None:
         others = {key: [name for name in key.split(", ") if name not in chosen] for key in records().corpora}
         kept = {", ".join(names): records().corpora[key] for key, names in others.items() if names}
         corpora = kept | {", ".join(chosen): what}
-        new, silent = records().rules | {name: new[name] for name in chosen if name in new}, records().demoted
+        new = {name: new[name] for name in chosen if name in new}
+    known = records().alarmed if arguments.rules else {}
+    # Public logs are not made after a rule's last change, so they silence no rule.
+    silent = demoted({"trainings": planted, "tensors": tensors}, new, known)
     heard = {name for name, record in new.items() if not record.needs}.difference(silent)
+    alarmed = dict(known)
     for name, corpus in {"trainings": planted, "tensors": tensors, "public": public}.items():
         healthy = [run.loud & heard for run in corpus if not run.right]
         print(f"{name}: {sum(map(bool, healthy))} of {len(healthy)} healthy runs alarmed", Counter(chain(*healthy)))
-    write(Records(format=1, made=datetime.now(UTC).date().isoformat(), corpora=corpora, demoted=silent, rules=new))
+        before, all_of_them = known.get(name, (0, len(healthy)))
+        alarmed[name] = (before + sum(map(bool, healthy)), all_of_them)
+    if arguments.rules:
+        new = records().rules | new
+        silent = tuple(sorted({*silent, *records().demoted}.difference({*chosen} - {*silent})))
+    today = datetime.now(UTC).date().isoformat()
+    write(Records(format=1, made=today, corpora=corpora, demoted=silent, alarmed=alarmed, rules=new))
 
 
 def _corpus(runs: list[Judged], what: str) -> str:

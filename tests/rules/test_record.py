@@ -53,10 +53,19 @@ def test_the_weakest_record_is_demoted_first():
 
     healthy = [Judged("x", (), frozenset(loud), frozenset()) for loud in ({"A"}, {"A", "B"}, {"B"}, *[set()] * 197)]
     records = {"A": replace(GOOD, hits=9, healthy=300), "B": GOOD, "C": replace(GOOD, false_alarms=0)}
-    assert demoted([healthy], records) == ("B",)
-    assert demoted([healthy[2:]], records) == ()
-    quiet = [Judged("y", (), frozenset(), frozenset())] * 5000
-    assert demoted([healthy, quiet], records) == ("B",), "a large quiet corpus excuses no alarm in a small one"
+    assert demoted({"x": healthy}, records) == ("B",)
+    assert demoted({"x": healthy[2:]}, records) == ()
+    corpora = {"x": healthy, "y": [Judged("y", (), frozenset(), frozenset())] * 5000}
+    assert demoted(corpora, records) == ("B",), "a large quiet corpus excuses no alarm in a small one"
+
+
+def test_a_rule_that_is_counted_later_must_fit_to_those_that_are_loud():
+    from record import Judged, demoted
+
+    healthy = [Judged("x", (), frozenset(loud), frozenset()) for loud in ({"A"}, *[set()] * 199)]
+    assert demoted({"x": healthy}, {"A": GOOD}, {"x": (1, 200), "y": (9, 9)}) == ()
+    assert demoted({"x": healthy}, {"A": GOOD}, {"x": (2, 200)}) == ("A",)
+    assert demoted({"x": healthy[1:]}, {"A": GOOD}, {"x": (2, 200)}) == ()
 
 
 def test_a_page_says_what_a_rule_has_earned_or_lacks(given):

@@ -78,7 +78,9 @@ class Records(BaseModel):
     corpora: dict[str, str]
     """What was run, by name."""
     demoted: tuple[str, ...] = ()
-    """Rules that would be measured, but without which all loud rules together alarm in too many healthy runs."""
+    """Rules that would be measured, but with which all loud rules together alarm in too many healthy runs."""
+    alarmed: dict[str, tuple[int, int]] = {}
+    """By corpus, the healthy runs in which a loud rule has alarmed, at most, and all healthy ones."""
     rules: dict[str, Record]
 
 
