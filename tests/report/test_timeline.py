@@ -46,6 +46,13 @@ def test_a_lane_is_pending_then_firing_and_quiet_elsewhere():
     )
 
 
+def test_a_finding_has_the_color_of_a_note_until_it_is_raised():
+    table = timeline([Incident(finding().moved(raised=70))], 0, 71)
+    (lane_,) = [cell for cell in table.columns[1].cells if isinstance(cell, Text) and FIRING in cell.plain]
+    ((start, end, style),) = lane_.spans
+    assert (lane_.plain[start:end], style) == (PENDING * 10 + FIRING * 5, STYLE["info"])
+
+
 def test_events_have_a_line_of_marks_and_findings_one_line_less():
     lines = shown([Incident(finding())], events=[(0, "new baseline"), (60, "guard"), (61, "guard"), (71, "guard")])
     (marks,) = [line for line in lines if line.startswith("events")]

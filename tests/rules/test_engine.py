@@ -284,6 +284,7 @@ def test_what_harms_nobody_is_information_until_it_does():
     (worse,) = seen[1:]
     assert worse[1:] == ("warn", "firing")
     assert 60 <= worse[0] <= 75
+    assert [finding.raised for finding in engine.findings] == [worse[0]]
 
 
 def test_what_fires_where_nothing_thrives_is_of_the_rules_own_severity():

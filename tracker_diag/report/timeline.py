@@ -58,7 +58,7 @@ def timeline(
         worst = max((finding.severity for finding in findings), key=SEVERITIES.index)
         color = STYLE["error" if findings[0] in damage else worst]
         name = _named(findings[0], alone=lanes_of[findings[0].rule.id] == 1)
-        table.add_row(Text(name, style=color), Text(lane(findings, first, last), style=color))
+        table.add_row(Text(name, style=color), _colored(findings, first, last, color))
     if everything[room:]:
         table.add_row(Text(f"and {len(everything) - room} more", style="dim"), "")
     if events:
@@ -79,6 +79,15 @@ def lane(findings: Sequence[Finding], first: int, last: int) -> str:
             if cells[at] != FIRING:
                 cells[at] = FIRING if at >= fired else PENDING
     return "".join(cells)
+
+
+def _colored(findings: Sequence[Finding], first: int, last: int, color: str) -> Text:
+    """The lane in `color`; what was a note until it was raised has the color of a note until then."""
+    drawn = Text(lane(findings, first, last), style=color)
+    for finding in findings:
+        if finding.raised is not None:
+            drawn.stylize(STYLE["info"], *(_column(step, first, last) for step in (finding.onset, finding.raised)))
+    return drawn
 
 
 def curve(points: Mapping[int, float], first: int, last: int, *, log: bool = False) -> str:

@@ -36,6 +36,8 @@ class Finding:
     """Cells that carried most of it when it fired, if tensors showed them."""
     spared: bool = False
     """Whether no harm has been seen since it fired: the rule's `harmless` has held all the while."""
+    raised: int | None = None
+    """The step at which harm was first seen, if none was when it fired; until then it is a note."""
     unproven: bool = False
     """Whether it is in an incident that no rule with a record is above info in; see `rules.record`."""
 

@@ -155,8 +155,9 @@ def connected(findings: Collection[Finding]) -> tuple[Incident, ...]:
     groups = _connected([f for f in fired if f.rule.link != DAMAGE])
     causes = [_cause(group) for group in groups]
     for at, (cause, group) in enumerate(zip(causes, groups, strict=True)):
-        if cause.spared and any(finding.full_severity != "info" for finding in group):
-            causes[at] = cause.moved(spared=False)  # it has done harm
+        harm = [finding.fired for finding in group if finding.full_severity != "info" and finding.fired is not None]
+        if cause.spared and harm:
+            causes[at] = cause.moved(spared=False, raised=max(min(harm), cause.fired or 0))
             groups[at] = [causes[at] if finding is cause else finding for finding in group]
     harmed: dict[int, list[Finding]] = {}
     alone: list[Finding] = []

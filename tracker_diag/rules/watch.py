@@ -198,7 +198,7 @@ class Watch(Saved):
             self._since = step
         self._held += 1
         if self.state == "firing":
-            return self._harms()
+            return self._harms(step)
         fires = self._held >= self._for_steps
         if self.state == "pending" and not fires:
             return False
@@ -248,11 +248,11 @@ class Watch(Saved):
     def _is_harmless(self) -> bool:
         return bool(self.rule.harmless) and self._judgement.holds(self.rule.harmless) is True
 
-    def _harms(self) -> bool:
+    def _harms(self, step: int) -> bool:
         """Note whether a finding that was harmless does harm now. Returns whether that is new."""
         if self.finding is None or not self.finding.spared or self._is_harmless():
             return False
-        self.finding = self.finding.moved(spared=False)
+        self.finding = self.finding.moved(spared=False, raised=step)
         return True
 
     def _false(self, step: int) -> bool:
