@@ -62,6 +62,11 @@ FAILURES: Mapping[Link, Example] = {
         "Reward and episode length fall at once, and `approx_kl` stays as it was. So the environment has changed, and "
         "not the policy.",
     ),
+    "evaluation": Example(
+        "PPO, CartPole, evaluation sees other observations, 0",
+        ("rollout/ep_rew_mean", "eval/mean_reward"),
+        "The reward rises from the start, and the evaluation does not.",
+    ),
     "reward": Example(
         "GRPO, numbers, scorer returns 0, 0",
         ("reward", "frac_reward_zero_std", "loss"),

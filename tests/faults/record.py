@@ -241,6 +241,8 @@ def main() -> None:
     alarmed = dict(known)
     for name, corpus in {"trainings": planted, "tensors": tensors, "public": public}.items():
         healthy = [run.loud & heard for run in corpus if not run.right]
+        if not healthy:
+            continue
         print(f"{name}: {sum(map(bool, healthy))} of {len(healthy)} healthy runs alarmed", Counter(chain(*healthy)))
         before, all_of_them = known.get(name, (0, len(healthy)))
         alarmed[name] = (before + sum(map(bool, healthy)), all_of_them)
