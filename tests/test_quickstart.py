@@ -115,7 +115,7 @@ def shows_the_fault(stderr):
     shown = " ".join(stderr.split())
     assert "what is seen at step 0" in shown
     assert shown.count("Token probabilities shift after tool results (POL001 post_tool)") == 1
-    assert "detected at 86" in shown
+    assert "detected at 96" in shown
     assert "verdict after 120 steps" in shown
     assert "broke first Token probabilities shift after tool results, on post_tool" in shown
     return shown
