@@ -101,7 +101,7 @@ def _batch(step: int) -> dict[str, Any]:
     """The example's batch, whose tail grows half as fast."""
     batch = example_batch(step)
     old, after = batch["old_logprobs"], np.s_[:32, 12:]
-    batch["logprobs"][after] = old[after] + math.exp(-0.05 * max(0, step - 75)) * (batch["logprobs"] - old)[after]
+    batch["logprobs"][after] = old[after] + math.exp(-0.05 * max(0, step - 85)) * (batch["logprobs"] - old)[after]
     return batch
 
 

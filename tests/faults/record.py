@@ -7,9 +7,10 @@ Trains the fresh runs of plan.py and tool_plan.py that build/fresh does not have
 them with the rules of this checkout. `--runs` takes only the first runs of plan.py. `--door` has the runs of
 tests/benchmarks/door.py, as it keeps them; `--public` the clones that public_logs.py reads. No rule may have changed
 between those runs and this command. Give other seeds whenever a rule was changed after a look at these runs. With
-`--rules`, these rules get a new record, and all others keep theirs. Only tasks whose logs have the inputs of one of
-them are trained: healthy runs, and those with a fault that one of them names. If one of them reads tensors, give
-`--door` too. Whether they must be silent is decided on these runs, and on how often all others have alarmed.
+`--rules`, these rules get a new record, and all others keep theirs. Trained are the runs with a fault that one of them
+names, the agents with tools, and of the other healthy runs those whose logs have the inputs of one of them. If one of
+them reads tensors, give `--door` too. Whether they must be silent is decided on these runs, and on how often all others
+have alarmed.
 """
 
 import argparse
@@ -21,7 +22,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from fractions import Fraction
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -93,7 +93,7 @@ def trained(first_seed: int, most: int | None, rules: Collection[str], jobs: int
     """The fresh runs that are faulty or healthy, trained where they are not there.
 
     Args:
-        rules: they name the faults. A task whose first healthy run has the inputs of none of them is left out.
+        rules: they name the faults. Healthy runs are left out where the first one like them has the inputs of none.
     """
     planned = [run for run in plan.fresh(first_seed)[:most] if not run.fault or run.fault.right.intersection(rules)]
     first = {_logs(run): run for run in reversed(planned) if not run.fault}
@@ -183,21 +183,22 @@ def _false_for_true(record: Record) -> float:
 def demoted(
     corpora: Mapping[str, Sequence[Judged]],
     records: Mapping[str, Record],
-    known: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    known: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[str, ...]:
     """Measured rules that must be silent, so that all loud ones alarm in at most 1 % of each corpus's healthy runs.
 
     The rule with the most false alarms for its true findings goes first, both as shares of the runs that it could see.
 
     Args:
-        known: by corpus, alarmed healthy runs and all healthy ones, by the rules of which there are no `records` here.
+        known: by corpus, the share of healthy runs in which loud rules alarm that have no `records` here.
     """
     healthy = {name: [run.loud for run in corpus if not run.right] for name, corpus in corpora.items()}
-    left = {name: ALARMED - Fraction(*known.get(name, (0, 1))) for name in healthy}
     heard = {rule for rule, record in records.items() if not record.needs}
     silent: list[str] = []
     while above := [
-        runs for name, runs in healthy.items() if sum(bool(loud & heard) for loud in runs) > left[name] * len(runs)
+        runs
+        for name, runs in healthy.items()
+        if (many := sum(bool(loud & heard) for loud in runs)) and many > (ALARMED - known.get(name, 0)) * len(runs)
     ]:
         alarming = heard.intersection(chain.from_iterable(chain.from_iterable(above)))
         weakest = max(alarming, key=lambda rule: (_false_for_true(records[rule]), rule))
@@ -230,25 +231,27 @@ def main() -> None:
         corpora["public"] = _corpus(public, "public logs")
     if arguments.rules:
         chosen, what = sorted(arguments.rules), "; ".join(corpora.values())
-        others = {key: [name for name in key.split(", ") if name not in chosen] for key in records().corpora}
-        kept = {", ".join(names): records().corpora[key] for key, names in others.items() if names}
+        left = {key: [name for name in key.split(", ") if name not in chosen] for key in records().corpora}
+        kept = {", ".join(names): records().corpora[key] for key, names in left.items() if names}
         corpora = kept | {", ".join(chosen): what}
         new = {name: new[name] for name in chosen if name in new}
-    known = records().alarmed if arguments.rules else {}
+    before = records().alarmed if arguments.rules else {}
+    others = {key: shares for key, shares in before.items() if not {*key.split(", ")}.issubset(rules)}
+    known = Counter[str]()
+    for shares in others.values():
+        known.update({name: many / all_of_them for name, (many, all_of_them) in shares.items()})
     # Public logs are not made after a rule's last change, so they silence no rule.
     silent = demoted({"trainings": planted, "tensors": tensors}, new, known)
     heard = {name for name, record in new.items() if not record.needs}.difference(silent)
-    alarmed = dict(known)
+    counts: dict[str, tuple[int, int]] = {}
     for name, corpus in {"trainings": planted, "tensors": tensors, "public": public}.items():
-        healthy = [run.loud & heard for run in corpus if not run.right]
-        if not healthy:
-            continue
-        print(f"{name}: {sum(map(bool, healthy))} of {len(healthy)} healthy runs alarmed", Counter(chain(*healthy)))
-        before, all_of_them = known.get(name, (0, len(healthy)))
-        alarmed[name] = (before + sum(map(bool, healthy)), all_of_them)
+        if healthy := [run.loud & heard for run in corpus if not run.right]:
+            counts[name] = (sum(map(bool, healthy)), len(healthy))
+            print(f"{name}: {counts[name][0]} of {len(healthy)} healthy runs alarmed", Counter(chain(*healthy)))
+    alarmed = others | {", ".join(sorted(arguments.rules or ["all"])): counts}
     if arguments.rules:
+        silent = tuple(sorted({*silent, *set(records().demoted).difference(new)}))
         new = records().rules | new
-        silent = tuple(sorted({*silent, *records().demoted}.difference({*chosen} - {*silent})))
     today = datetime.now(UTC).date().isoformat()
     write(Records(format=1, made=today, corpora=corpora, demoted=silent, alarmed=alarmed, rules=new))
 

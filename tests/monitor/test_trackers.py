@@ -22,7 +22,7 @@ FORMS = (str(SECRET).encode(), struct.pack("<q", SECRET), struct.pack("<d", SECR
 def batch(step):
     """The example's batch, with one token far off in sequence 5 at position 17 once the tail grows."""
     given = example_batch(step)
-    if step > 75:
+    if step > 85:
         given["logprobs"][5, 17] = given["old_logprobs"][5, 17] - 6
     ids = np.full((64, 24), SECRET)
     ids[5, 17] = TEXT

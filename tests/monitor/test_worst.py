@@ -26,7 +26,7 @@ WORD = "hunter2"
 def batch(step, *, far=True, ids=True):
     """The example's batch; in its sequence 5, once the tail grows, one token far off, at position 17."""
     given = example_batch(step)
-    if far and step > 75:
+    if far and step > 85:
         given["logprobs"][5, 17] = given["old_logprobs"][5, 17] - 5 - step / 100
     if ids:
         given["token_ids"] = np.full((64, 24), SECRET)

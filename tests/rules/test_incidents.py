@@ -42,6 +42,13 @@ def test_a_symptom_whose_onset_is_dated_before_its_cause_is_none_the_less_one():
     assert parts(finding(CAUSE, 100, 110), before) == [("BBB001", ["AAA001"], [])]
 
 
+def test_a_note_that_led_to_harm_is_raised_at_the_step_at_which_that_was_seen():
+    note, effect = replace(finding(CAUSE, 100, 110), spared=True), finding(SYMPTOM, 120, 125)
+    for harm, step in ((effect, 125), (effect.moved(raised=150), 150), (finding(SYMPTOM, 102, 108), None)):
+        (item,) = connected([note, harm])
+        assert (item.cause.rule.id, item.cause.spared, item.cause.raised) == ("AAA001", False, step)
+
+
 @pytest.mark.parametrize(("onset", "one_incident"), [(150, True), (180, True), (181, False)])
 def test_a_cause_that_is_over_has_effects_for_as_long_as_it_lasted(onset, one_incident):
     result = parts(finding(CAUSE, 100, 110, 140), finding(SYMPTOM, onset, onset + 5))

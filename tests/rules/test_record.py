@@ -63,9 +63,9 @@ def test_a_rule_that_is_counted_later_must_fit_to_those_that_are_loud():
     from record import Judged, demoted
 
     healthy = [Judged("x", (), frozenset(loud), frozenset()) for loud in ({"A"}, *[set()] * 199)]
-    assert demoted({"x": healthy}, {"A": GOOD}, {"x": (1, 200), "y": (9, 9)}) == ()
-    assert demoted({"x": healthy}, {"A": GOOD}, {"x": (2, 200)}) == ("A",)
-    assert demoted({"x": healthy[1:]}, {"A": GOOD}, {"x": (2, 200)}) == ()
+    assert demoted({"x": healthy}, {"A": GOOD}, {"x": 0.005, "y": 1.0}) == ()
+    assert demoted({"x": healthy}, {"A": GOOD}, {"x": 0.006}) == ("A",)
+    assert demoted({"x": healthy[1:]}, {"A": GOOD}, {"x": 0.02}) == (), "it is not in the way"
 
 
 def test_a_page_says_what_a_rule_has_earned_or_lacks(given):

@@ -155,9 +155,10 @@ def connected(findings: Collection[Finding]) -> tuple[Incident, ...]:
     groups = _connected([f for f in fired if f.rule.link != DAMAGE])
     causes = [_cause(group) for group in groups]
     for at, (cause, group) in enumerate(zip(causes, groups, strict=True)):
-        harm = [finding.fired for finding in group if finding.full_severity != "info" and finding.fired is not None]
+        harm = [it.fired if it.raised is None else it.raised for it in group if it.full_severity != "info"]
         if cause.spared and harm:
-            causes[at] = cause.moved(spared=False, raised=max(min(harm), cause.fired or 0))
+            since = min(step for step in harm if step is not None)
+            causes[at] = cause.moved(spared=False, raised=since if since > (cause.fired or 0) else None)
             groups[at] = [causes[at] if finding is cause else finding for finding in group]
     harmed: dict[int, list[Finding]] = {}
     alone: list[Finding] = []
