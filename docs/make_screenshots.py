@@ -43,7 +43,7 @@ from tracker_diag.runs.compare import compare
 from tracker_diag.runs.compare_page import page
 from tracker_diag.runs.page import run_page
 from tracker_diag.runs.watch import Watch
-from tracker_diag.testing import example_batch
+from tracker_diag.testing import EXAMPLE_FAULT, example_batch
 from tracker_diag.trackers.files.read import read_metrics
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.tokens.log import read_tokens
@@ -101,7 +101,9 @@ def _batch(step: int) -> dict[str, Any]:
     """The example's batch, whose tail grows half as fast."""
     batch = example_batch(step)
     old, after = batch["old_logprobs"], np.s_[:32, 12:]
-    batch["logprobs"][after] = old[after] + math.exp(-0.05 * max(0, step - 85)) * (batch["logprobs"] - old)[after]
+    batch["logprobs"][after] = (
+        old[after] + math.exp(-0.05 * max(0, step - EXAMPLE_FAULT)) * (batch["logprobs"] - old)[after]
+    )
     return batch
 
 

@@ -30,17 +30,22 @@ __all__ = [
 ]
 
 
+EXAMPLE_FAULT = 85
+"""The step from which on the example's log-ratios grow."""
+
+
 def example_batch(step: int) -> dict[str, Any]:
     """What `observe` takes, made up: 64 sequences of 24 tokens, half of them with a tool result in the middle.
 
-    From step 85 on the log-ratios after the tool result grow by 10 % a step; before it they stay as they are.
+    From step `EXAMPLE_FAULT` on the log-ratios after the tool result grow by 10 % a step; before it they stay as they
+    are.
     """
     rng = np.random.default_rng(step)
     sampled = np.ones((64, 24), bool)
     sampled[:32, 8:12] = False  # what the tool said
     old = rng.uniform(-3, -0.1, sampled.shape)
     spread = np.full(sampled.shape, 0.02)
-    spread[:32, 12:] *= math.exp(max(0, step - 85) * 0.1)
+    spread[:32, 12:] *= math.exp(max(0, step - EXAMPLE_FAULT) * 0.1)
     new = old + spread * rng.normal(size=sampled.shape)
     return {"logprobs": new, "old_logprobs": old, "response_mask": np.ones_like(sampled), "model_mask": sampled}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tracker_diag as td
-from tracker_diag.testing import example_batch
+from tracker_diag.testing import EXAMPLE_FAULT, example_batch
 
 pytestmark = pytest.mark.nightly
 
@@ -22,7 +22,7 @@ FORMS = (str(SECRET).encode(), struct.pack("<q", SECRET), struct.pack("<d", SECR
 def batch(step):
     """The example's batch, with one token far off in sequence 5 at position 17 once the tail grows."""
     given = example_batch(step)
-    if step > 85:
+    if step > EXAMPLE_FAULT:
         given["logprobs"][5, 17] = given["old_logprobs"][5, 17] - 6
     ids = np.full((64, 24), SECRET)
     ids[5, 17] = TEXT

@@ -15,7 +15,7 @@ from tracker_diag.report.tokens import WORST
 from tracker_diag.tensors.decode import Decoder
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.store import Merged
-from tracker_diag.testing import CapturingTracker, example_batch
+from tracker_diag.testing import EXAMPLE_FAULT, CapturingTracker, example_batch
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ WORD = "hunter2"
 def batch(step, *, far=True, ids=True):
     """The example's batch; in its sequence 5, once the tail grows, one token far off, at position 17."""
     given = example_batch(step)
-    if far and step > 85:
+    if far and step > EXAMPLE_FAULT:
         given["logprobs"][5, 17] = given["old_logprobs"][5, 17] - 5 - step / 100
     if ids:
         given["token_ids"] = np.full((64, 24), SECRET)
