@@ -12,7 +12,7 @@ SENTENCES = {
     "../README.md": (
         "one CPU core | {observe} ms + {log} ms |",
         "an {device} GPU | {added} ms together, {percent} % of a training step of 0.5 s |",
-        "our own runs with a harmful fault | the fault was named in {named} of {harmed} |",
+        "our own runs with a harmful fault | the fault was rightly named in {named} of {harmed} |",
         "our own runs without a fault | an alert was raised in {alarmed} of {healthy} |",
         "public logs of stable runs | an alert was raised in {loud} of {stable} |",
     ),

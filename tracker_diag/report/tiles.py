@@ -204,7 +204,7 @@ def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
         ratio = 0.0 if step is None else points[step] / now.usual
         note = "later steps scored higher, but the fault had begun" * (ratio > 1.2)
     what = "checkpoint" if good in summary.checkpoints else "step"
-    return Tile(f"Step {good:,}", f"last safe {what}: once fixed, resume there or earlier", note)
+    return Tile(f"Step {good:,}", f"{what} to resume from once it is fixed, or an earlier one", note)
 
 
 def _watch(summary: Summary, first: Finding) -> Tile:
