@@ -10,8 +10,8 @@ from typing import Any
 DOCS = Path(__file__).parent
 SENTENCES = {
     "../README.md": (
-        "one CPU core | {observe} ms + {log} ms |",
-        "an {device} GPU | {added} ms together, {percent} % of a training step of 0.5 s |",
+        "CPU, one core | `observe` takes {observe} ms, and the next logging call {log} ms |",
+        "{device} GPU | both together take {added} ms. For a training step of 0.5 s, this is {percent} % |",
         "our own runs with a harmful fault | the fault was rightly named in {named} of {harmed} |",
         "our own runs without a fault | an alert was raised in {alarmed} of {healthy} |",
         "public logs of stable runs | an alert was raised in {loud} of {stable} |",

@@ -251,6 +251,8 @@ CONTROL = {"PPO", "A2C", "DQN", "SAC"}
 """Trainers of Stable-Baselines3."""
 FRESH_HEALTHY, FRESH_FAULTY = 10, 2
 """Runs of each trainer and task, and with each fault, that rules earn their record by."""
+FRESH_SUPERVISED = {"SFT": 72, "DPO": 72}
+"""The same of healthy runs without a reward: three tasks, of which some rules need 200 runs."""
 
 
 def planned() -> list[Planned]:
@@ -271,13 +273,11 @@ def fresh(first_seed: int) -> list[Planned]:
     """
     seen = [(trainer, task) for (trainer, task), half in HALVES.items() if half != "untouched"]
     runs: list[tuple[float, Planned]] = []
-    for seed in range(FRESH_HEALTHY):
+    for trainer, task in seen:
+        many = FRESH_SUPERVISED.get(trainer, FRESH_HEALTHY)
         runs += [
-            (
-                seed / FRESH_HEALTHY,
-                Planned(trainer, task, first_seed + seed, None, seed % 2 == 0 and trainer in CONTROL),
-            )
-            for trainer, task in seen
+            (seed / many, Planned(trainer, task, first_seed + seed, None, seed % 2 == 0 and trainer in CONTROL))
+            for seed in range(many)
         ]
     for seed in range(FRESH_FAULTY):
         runs += [

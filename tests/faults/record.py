@@ -8,9 +8,9 @@ them with the rules of this checkout. `--runs` takes only the first runs of plan
 tests/benchmarks/door.py, as it keeps them; `--public` the clones that public_logs.py reads. No rule may have changed
 between those runs and this command. Give other seeds whenever a rule was changed after a look at these runs. With
 `--rules`, these rules get a new record, and all others keep theirs. Trained are the runs with a fault that one of them
-names, the agents with tools, and of the other healthy runs those whose logs have the inputs of one of them. If one of
-them reads tensors, give `--door` too. Whether they must be silent is decided on these runs, and on how often all others
-have alarmed.
+names, and the healthy runs whose logs have the inputs of one of them. If one of them reads tensors, give `--door` too.
+On these runs, all other measured rules are as loud as they are: together with them, they may alarm in 1 % of
+the healthy ones.
 """
 
 import argparse
@@ -24,7 +24,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -43,7 +42,7 @@ from score import is_healthy, written
 
 from tracker_diag.rules.incidents import connected
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.record import ALARMED, FILE, Record, Records, hash_of, records
+from tracker_diag.rules.record import ALARMED, FILE, Record, Records, hash_of, records, tier_of
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.open import read_run
@@ -82,7 +81,10 @@ def verdict(summary: Summary, place: str, right: tuple[str, ...]) -> Judged:
     together = connected([finding.moved(unproven=False) for finding in summary.findings])
     incidents = [incident for incident in together if incident.severity != "info"]
     loud = {finding.rule.id for incident in incidents for finding in incident.findings if finding.severity != "info"}
-    return Judged(place, right, frozenset(loud), frozenset(summary.blind))
+    # A rule of another algorithm is in none of these, and saw nothing either.
+    judged = {*summary.healthy, *summary.explained, *(finding.rule.id for finding in summary.findings)}
+    blind = {rule.id for rule in catalog() if rule.id not in judged or rule.id in summary.blind}
+    return Judged(place, right, frozenset(loud), frozenset(blind))
 
 
 def _place(run: Run) -> str:
@@ -125,14 +127,20 @@ def with_tools(
     from tool_policy import warm
 
     folder.mkdir(parents=True, exist_ok=True)
-    runs = [it for it in tool_plan.planned(first_seed) if not it.kind or set(it.kind.right.split()).intersection(rules)]
+    of_algorithms = [rule.algorithms for rule in catalog() if rule.id in rules]
+    runs = [
+        run
+        for run in tool_plan.planned(first_seed)
+        if any(not names or run.algorithm.lower() in names for names in of_algorithms)
+        and (not run.kind or set(run.kind.right.split()).intersection(rules))
+    ]
     for task in dict.fromkeys(run.task for run in runs):
         warm(task, skilled=True, folder=folder)
     with ProcessPoolExecutor(jobs) as pool:
         files = list(pool.map(tool_runs.made, runs, [folder] * len(runs)))
         labels = labelled([tool_runs.rows_of(file) for file in files])
         kept = [(run, file) for run, file in zip(labels, files, strict=True) if run.fault or is_healthy(run)]
-        return list(pool.map(judged_calls, *zip(*kept, strict=True)))
+        return list(pool.map(judged_calls, *zip(*kept, strict=True))) if kept else []
 
 
 def judged_calls(run: Run, file: Path) -> Judged:
@@ -181,26 +189,24 @@ def _false_for_true(record: Record) -> float:
 
 
 def demoted(
-    corpora: Mapping[str, Sequence[Judged]],
-    records: Mapping[str, Record],
-    known: Mapping[str, float] = MappingProxyType({}),
+    corpora: Mapping[str, Sequence[Judged]], records: Mapping[str, Record], others: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Measured rules that must be silent, so that all loud ones alarm in at most 1 % of each corpus's healthy runs.
 
     The rule with the most false alarms for its true findings goes first, both as shares of the runs that it could see.
 
     Args:
-        known: by corpus, the share of healthy runs in which loud rules alarm that have no `records` here.
+        others: rules that are loud too, and stay so; their records are of other runs.
     """
     healthy = {name: [run.loud for run in corpus if not run.right] for name, corpus in corpora.items()}
-    heard = {rule for rule, record in records.items() if not record.needs}
+    heard = {rule for rule, record in records.items() if not record.needs}.union(others)
     silent: list[str] = []
     while above := [
-        runs
-        for name, runs in healthy.items()
-        if (many := sum(bool(loud & heard) for loud in runs)) and many > (ALARMED - known.get(name, 0)) * len(runs)
+        runs for runs in healthy.values() if sum(bool(loud & heard) for loud in runs) > ALARMED * len(runs)
     ]:
-        alarming = heard.intersection(chain.from_iterable(chain.from_iterable(above)))
+        alarming = heard.intersection(chain.from_iterable(chain.from_iterable(above))).difference(others)
+        if not alarming:
+            break
         weakest = max(alarming, key=lambda rule: (_false_for_true(records[rule]), rule))
         heard.remove(weakest)
         silent.append(weakest)
@@ -235,25 +241,19 @@ def main() -> None:
         kept = {", ".join(names): records().corpora[key] for key, names in left.items() if names}
         corpora = kept | {", ".join(chosen): what}
         new = {name: new[name] for name in chosen if name in new}
-    before = records().alarmed if arguments.rules else {}
-    others = {key: shares for key, shares in before.items() if not {*key.split(", ")}.issubset(rules)}
-    known = Counter[str]()
-    for shares in others.values():
-        known.update({name: many / all_of_them for name, (many, all_of_them) in shares.items()})
+    others = {rule.id for rule in catalog() if arguments.rules and rule.id not in rules and tier_of(rule) == "measured"}
     # Public logs are not made after a rule's last change, so they silence no rule.
-    silent = demoted({"trainings": planted, "tensors": tensors}, new, known)
-    heard = {name for name, record in new.items() if not record.needs}.difference(silent)
-    counts: dict[str, tuple[int, int]] = {}
+    silent = demoted({"trainings": planted, "tensors": tensors}, new, others)
+    heard = {name for name, record in new.items() if not record.needs}.difference(silent).union(others)
     for name, corpus in {"trainings": planted, "tensors": tensors, "public": public}.items():
         if healthy := [run.loud & heard for run in corpus if not run.right]:
-            counts[name] = (sum(map(bool, healthy)), len(healthy))
-            print(f"{name}: {counts[name][0]} of {len(healthy)} healthy runs alarmed", Counter(chain(*healthy)))
-    alarmed = others | {", ".join(sorted(arguments.rules or ["all"])): counts}
+            many = sum(map(bool, healthy))
+            print(f"{name}: {many} of {len(healthy)} healthy runs alarmed", Counter(chain(*healthy)))
     if arguments.rules:
         silent = tuple(sorted({*silent, *set(records().demoted).difference(new)}))
         new = records().rules | new
     today = datetime.now(UTC).date().isoformat()
-    write(Records(format=1, made=today, corpora=corpora, demoted=silent, alarmed=alarmed, rules=new))
+    write(Records(format=1, made=today, corpora=corpora, demoted=silent, rules=new))
 
 
 def _corpus(runs: list[Judged], what: str) -> str:

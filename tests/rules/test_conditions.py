@@ -123,6 +123,22 @@ def test_a_metric_that_only_needs_names_is_the_reason_where_it_is_not_logged():
     assert last_state(needy, [{"reward": 0.0}] * 25) == ("unknown", {"ZZZ001": "no series kl"})
 
 
+def test_a_rule_that_could_never_hold_in_this_run_is_blind_and_not_healthy():
+    without = rule(signals={"low": "reward below 0.5"}, when=[{"all": ["low"], "without": ["kl"]}])
+    assert last_state(without, [{"reward": 1.0}] * 25) == ("healthy", {})
+    assert last_state(without, [{"reward": 1.0, "kl": 0.1}] * 25) == (
+        "unknown",
+        {"ZZZ001": "only for runs without kl"},
+    )
+
+
+def test_what_was_found_ends_if_a_metric_shows_that_it_is_not_for_this_run():
+    without = rule(signals={"low": "reward below 0.5"}, when=[{"all": ["low"], "without": ["kl"]}])
+    alone, both = [{"reward": 0.0}] * 25, [{"reward": 0.0, "kl": 0.1}] * 5
+    assert last_state(without, alone) == ("firing", {})
+    assert last_state(without, alone + both)[0] == "unknown"
+
+
 def test_what_is_logged_is_saved():
     rules = [rule(signals={"low": "reward below 0.5"}, when=[{"all": ["low"], "without": ["kl"]}])]
     before, after = Engine(rules), Engine(rules)

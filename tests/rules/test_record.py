@@ -13,6 +13,7 @@ from tracker_diag.rules import record
 from tracker_diag.rules.judge import Judge, StepInputs
 from tracker_diag.rules.loader import catalog, load_rule, rule_called
 from tracker_diag.rules.record import Record, hash_of, records, tier_of, why
+from tracker_diag.runs.diagnose import diagnose
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 GOOD = Record(hash="", hits=5, faulty=9, places=2, false_alarms=2, healthy=200)
@@ -62,10 +63,10 @@ def test_the_weakest_record_is_demoted_first():
 def test_a_rule_that_is_counted_later_must_fit_to_those_that_are_loud():
     from record import Judged, demoted
 
-    healthy = [Judged("x", (), frozenset(loud), frozenset()) for loud in ({"A"}, *[set()] * 199)]
-    assert demoted({"x": healthy}, {"A": GOOD}, {"x": 0.005, "y": 1.0}) == ()
-    assert demoted({"x": healthy}, {"A": GOOD}, {"x": 0.006}) == ("A",)
-    assert demoted({"x": healthy[1:]}, {"A": GOOD}, {"x": 0.02}) == (), "it is not in the way"
+    healthy = [Judged("x", (), frozenset(loud), frozenset()) for loud in ({"A"}, {"B"}, {"B"}, *[set()] * 197)]
+    assert demoted({"x": healthy}, {"A": GOOD}) == ()
+    assert demoted({"x": healthy}, {"A": GOOD}, {"B"}) == ("A",)
+    assert demoted({"x": healthy[1:] + healthy[1:3]}, {"A": GOOD}, {"B"}) == (), "others stay loud"
 
 
 def test_a_page_says_what_a_rule_has_earned_or_lacks(given):
@@ -134,3 +135,12 @@ def test_what_a_candidate_finds_is_a_note_until_a_rule_with_a_record_is_part_of_
     }
     assert [notice.level for notice in verdicts[125].notices] == ["error"]
     assert {finding.rule.id: finding.severity for finding in judge.findings} == {"NUM001": "warn", "NUM004": "error"}
+
+
+def test_a_rule_of_another_algorithm_has_not_seen_a_run():
+    from record import verdict
+
+    rows = [{"step": step, "loss": 0.7 - 0.005 * step, "rewards/margins": 0.01 * step} for step in range(60)]
+    seen = {rule.id for rule in catalog()} - verdict(diagnose(rows, algorithm="dpo").summary, "x", ()).blind
+    assert "SFT001" in seen
+    assert not seen & {"EXP002", "CRI005"}

@@ -14,7 +14,7 @@ from tracker_diag.rules.triage import Summary
 
 MISSING = {
     Why.NOT_LOGGED, Why.NOT_MEASURED, Why.NOT_OBSERVED, Why.NOT_SET, Why.NOT_SEEN, Why.ON_POLICY, Why.NO_SETTING,
-    Why.NO_RANKS, Why.NO_CELLS, Why.LOST,
+    Why.NO_RANKS, Why.NO_CELLS, Why.LOST, Why.LOGGED,
 }  # fmt: skip
 """Reasons that no waiting takes away."""
 

@@ -11,6 +11,8 @@ A rule holds if any of its ways does. A way holds if all of its parts do, its me
 | a metric of either that is not logged yet, but may be later | unknown |
 | a signal under `unless` that is unknown for now | unknown |
 | a signal under `unless` whose metrics the run does not log | no: it excludes nothing |
+
+A rule that could never hold in this run, since all of its ways are absent, is blind.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,7 +20,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from tracker_diag.metrics.reasons import Reason
+from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.rules.nodes import Node, OrText, SeriesRef
 from tracker_diag.rules.series import Place, Series, logged
 from tracker_diag.rules.signals.base import Signal
@@ -152,16 +154,25 @@ class Judgement:
         return tuple(asked)
 
     def unknown(self, ways: Ways, *, excuses: bool = False) -> Reason | None:
-        """Why the first deciding signal is unknown. A way that lacks a metric counts only if all ways lack one."""
-        present = [way for way in ways if all(self._series[name].logged is True for name in way.needs)] or ways
+        """Why the first deciding signal is unknown. A way that is absent counts only if all ways are."""
+        present = [way for way in ways if self._is_present(way)] or ways
         reasons = (self._name_unknown(name, excuses or name in way.unless) for way in present for name in named((way,)))
         return next(filter(None, reasons), None)
+
+    def _is_present(self, way: Way) -> bool:
+        needed = all(self._series[name].logged for name in way.needs)
+        return needed and not any(self._series[name].logged for name in way.without)
 
     def _name_unknown(self, name: str, excuses: bool) -> Reason | None:
         if name in self._predicates:
             return self.unknown(self._predicates[name], excuses=excuses)
         signal = self._signals[name]
         return None if self._name_holds(name, excuses) is not None else signal.reading().unknown
+
+    def absent(self, ways: Ways) -> Reason | None:
+        """Why none of the ways is for this run, if each one is absent because of a metric that is logged."""
+        there = [[each for name in way.without if (each := self._series[name]).logged] for way in ways]
+        return reason(Why.LOGGED, series=there[0][0].name) if there and all(there) else None
 
     def not_logged(self, ways: Ways) -> Reason | None:
         """Why the ways are absent, if a metric that one of them needs is not logged."""
@@ -193,9 +204,8 @@ class Judgement:
     def _way_can_be(self, way: Way, value: bool, heard: Collection[str], excuses: bool) -> bool:
         can: list[bool] = []
         for names, wanted in ((way.needs, True), (way.without, False)):
-            # A way that lacks a metric is blind. A way that is absent because of a metric sees, and says no.
             known = [self._series[name].logged for name in names]
-            can += [answer is True if value and wanted else answer is not None for answer in known]
+            can += [answer is wanted if value else answer is not None for answer in known]
         for part in way.all:
             names = (part,) if isinstance(part, str) else part.any
             can.append((any if value else all)(self._name_can_be(name, value, heard, excuses) for name in names))

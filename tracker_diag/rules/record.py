@@ -79,9 +79,6 @@ class Records(BaseModel):
     """What was run, by name."""
     demoted: tuple[str, ...] = ()
     """Rules that would be measured, but with which all loud rules together alarm in too many healthy runs."""
-    alarmed: dict[str, dict[str, tuple[int, int]]] = {}
-    """By the rules that were counted together, or "all", and by corpus: healthy runs in which a loud one of them has
-    alarmed, and all healthy ones."""
     rules: dict[str, Record]
 
 

@@ -103,7 +103,8 @@ class Watch(Saved):
         """Why the rule is blind."""
         if self._is_anew:
             return reason(Why.NEW_BASELINE)
-        why = self._judgement.unknown(self.rule.when) or self._judgement.not_logged(self.rule.when)
+        when, judgement = self.rule.when, self._judgement
+        why = judgement.absent(when) or judgement.unknown(when) or judgement.not_logged(when)
         return (why or reason(Why.UNCHECKED)).about(self.pair)
 
     def step(self, observed: Observed) -> bool:
@@ -123,6 +124,8 @@ class Watch(Saved):
         judged, self._judged = self._judged, (observed.step, self._verdict)
         if judged == self._judged:
             return False  # later data of this step changes nothing here
+        if self._verdict is None and self.state in ("pending", "firing") and self._judgement.absent(self.rule.when):
+            return self._false(observed.step)  # what it found was never meant for this run
         if self._verdict is None:
             self._missed, self._is_anew = self._missed + 1, False
             if self.state == "healthy":
