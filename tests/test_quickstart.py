@@ -60,9 +60,9 @@ TRAINERS = {
 RUN = "import mlflow\nimport tracker_diag as td\nmlflow.start_run()\n"
 EXAMPLE = "from tracker_diag.testing import example_batch\n"
 FRAGMENTS = {
-    "start 1": RUN.removesuffix("mlflow.start_run()\n") + MODEL + "steps, train = 3, lambda *_: None\n"
+    "own-loop 1": RUN.removesuffix("mlflow.start_run()\n") + MODEL + "steps, train = 3, lambda *_: None\n"
     "sample = lambda _: (torch.randint(100, (2, 9)), torch.ones(2, 9), torch.ones(2, 9), 0.5)\n",
-    "start 2": RUN + "import torch\nrun, model, train, steps = td.wrap(mlflow), None, lambda _: None, 3\n"
+    "own-loop 2": RUN + "import torch\nrun, model, train, steps = td.wrap(mlflow), None, lambda _: None, 3\n"
     "logprobs_of = logprobs_by_reference = lambda ids: -torch.rand(ids.shape[0], ids.shape[1] - 1)\n"
     "sample = lambda _: (torch.ones(2, 9), torch.ones(2, 9), torch.ones(2, 9), 0.5, -torch.rand(2, 8))\n",
     "inputs 2": RUN + "rewards = formats = solved = [0.0, 1.0]\nprompt_ids = advantages = [1, 2]\n"

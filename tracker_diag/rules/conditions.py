@@ -170,7 +170,7 @@ class Judgement:
         return None if self._name_holds(name, excuses) is not None else signal.reading().unknown
 
     def absent(self, ways: Ways) -> Reason | None:
-        """Why none of the ways is for this run, if each one is absent because of a metric that is logged."""
+        """Why no way is for this run, if each one is absent because of a logged metric."""
         there = [[each for name in way.without if (each := self._series[name]).logged] for way in ways]
         return reason(Why.LOGGED, series=there[0][0].name) if there and all(there) else None
 
