@@ -203,8 +203,8 @@ def _resume(summary: Summary, first: Finding, now: Now | None) -> Tile:
         step = max((step for step in points if step <= best), default=None)
         ratio = 0.0 if step is None else points[step] / now.usual
         note = "later steps scored higher, but the fault had begun" * (ratio > 1.2)
-    what = "checkpoint" if good in summary.checkpoints else "step"
-    return Tile(f"Step {good:,}", f"{what} to resume from once it is fixed, or an earlier one", note)
+    where = "this checkpoint" if good in summary.checkpoints else "your last checkpoint at or before this step"
+    return Tile(f"Step {good:,}", f"fix the cause first, then resume from {where}", note)
 
 
 def _watch(summary: Summary, first: Finding) -> Tile:
