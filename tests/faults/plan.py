@@ -252,7 +252,7 @@ CONTROL = {"PPO", "A2C", "DQN", "SAC"}
 FRESH_HEALTHY, FRESH_FAULTY = 10, 2
 """Runs of each trainer and task, and with each fault, that rules earn their record by."""
 FRESH_SUPERVISED = {"SFT": 72, "DPO": 72}
-"""The same of healthy runs without a reward: three tasks, of which some rules need 200 runs."""
+"""The same of healthy runs without a reward. There are three such tasks, and a rule needs 200 healthy runs."""
 
 
 def planned() -> list[Planned]:
