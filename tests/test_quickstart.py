@@ -30,7 +30,7 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-NAME = r"\*\*([\w&-]+)\*\*[^`\n]*\n\n```python\n(.*?)```"
+NAME = r"(?:\*\*|### )([\w&-]+)[^`\n]*\n\n```python\n(.*?)```"
 NAMED = {
     name: code
     for page in ("start", "trackers")
@@ -60,7 +60,7 @@ TRAINERS = {
 RUN = "import mlflow\nimport tracker_diag as td\nmlflow.start_run()\n"
 EXAMPLE = "from tracker_diag.testing import example_batch\n"
 FRAGMENTS = {
-    "own-loop 1": RUN.removesuffix("mlflow.start_run()\n") + MODEL + "steps, train = 3, lambda *_: None\n"
+    "own-loop 1": RUN.removesuffix("mlflow.start_run()\n") + MODEL + "steps, temperature, train = 3, 1.0, lambda *_: None\n"
     "sample = lambda _: (torch.randint(100, (2, 9)), torch.ones(2, 9), torch.ones(2, 9), 0.5)\n",
     "own-loop 2": RUN + "import torch\nrun, model, train, steps = td.wrap(mlflow), None, lambda _: None, 3\n"
     "logprobs_of = logprobs_by_reference = lambda ids: -torch.rand(ids.shape[0], ids.shape[1] - 1)\n"
