@@ -10,7 +10,7 @@ from typing import Any
 DOCS = Path(__file__).parent
 SENTENCES = {
     "../README.md": (
-        "CPU, one core | `observe` takes {observe} ms, and the next logging call {log} ms |",
+        "CPU, one core | `observe` takes {observe} ms, and the logging call {log} ms |",
         "{device} GPU | both together take {added} ms. For a training step of 0.5 s, this is {percent} % |",
         "our own runs with a harmful fault | the fault was rightly named in {named} of {harmed} |",
         "our own runs without a fault | an alert was raised in {alarmed} of {healthy} |",

@@ -60,11 +60,14 @@ TRAINERS = {
 RUN = "import mlflow\nimport tracker_diag as td\nmlflow.start_run()\n"
 EXAMPLE = "from tracker_diag.testing import example_batch\n"
 FRAGMENTS = {
-    "own-loop 1": RUN.removesuffix("mlflow.start_run()\n") + MODEL + "steps, temperature, train = 3, 1.0, lambda *_: None\n"
+    "own-loop 1": RUN.removesuffix("mlflow.start_run()\n") + MODEL + "steps, temperature = 3, 1.0\n"
+    "train = lambda *_: None\n"
     "sample = lambda _: (torch.randint(100, (2, 9)), torch.ones(2, 9), torch.ones(2, 9), 0.5)\n",
     "own-loop 2": RUN + "import torch\nrun, model, train, steps = td.wrap(mlflow), None, lambda _: None, 3\n"
     "logprobs_of = logprobs_by_reference = lambda ids: -torch.rand(ids.shape[0], ids.shape[1] - 1)\n"
     "sample = lambda _: (torch.ones(2, 9), torch.ones(2, 9), torch.ones(2, 9), 0.5, -torch.rand(2, 8))\n",
+    "own-loop 3": "import os\nos.environ['WANDB_MODE'] = 'offline'\n"
+    "import tracker_diag as td\nimport wandb\nreward, step = 0.5, 1\n",
     "inputs 2": RUN + "rewards = formats = solved = [0.0, 1.0]\nprompt_ids = advantages = [1, 2]\n"
     "lengths, cut, completions = [3, 4], [False, True], ['a', 'b']\n",
     "inputs 3": RUN + "run, update = td.wrap(mlflow), 1\n",
