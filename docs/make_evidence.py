@@ -1,6 +1,6 @@
 """Runs every arm of the demo with four seeds, then the simulated runs, and writes evidence.md: `make evidence`.
 
-The demo takes about three minutes on two cores and leaves evidence.json; make_simulated.py, which also runs alone,
+The demo takes about six minutes on two cores and leaves evidence.json; make_simulated.py, which also runs alone,
 takes about twenty and leaves simulated.json. Every figure of the page is made by the two; none is picked.
 """
 
@@ -43,10 +43,11 @@ def run(arm: str, seed: int) -> Run:
                 "slice": finding.slice,
                 "onset": finding.onset,
                 "fired": finding.fired,
+                "alerted": finding.fired if finding.raised is None else finding.raised,
                 "resolved": finding.resolved,
             }
             for finding in summary.findings
-            if finding.fired is not None and finding.rule.severity != "info"
+            if finding.fired is not None and finding.severity != "info"
         ],
         "blind": {rule: "; ".join(map(str, reasons)) for rule, reasons in summary.blind.items()},
     } | figures(rows)
@@ -91,7 +92,8 @@ def page(runs: list[Run], simulated: dict[str, Any]) -> str:
         "",
         "## What fired",
         "",
-        "Rule, pair and slice with the step at which it fired (onset in brackets). A dash: nothing at warn or above.",
+        "Rule and slice with the step of its alert (onset in brackets). A finding without visible harm is a note. It",
+        "becomes an alert once harm is seen. A dash: no alert.",
         "",
         "| arm | what changes | " + " | ".join(f"seed {seed}" for seed in SEEDS) + " |",
         "|---|---|" + "---|" * len(SEEDS),
@@ -130,7 +132,7 @@ def page(runs: list[Run], simulated: dict[str, Any]) -> str:
 
 
 def _fired(run: Run) -> str:
-    lines = [f"{f['rule']} {f['slice']} {f['fired']} ({f['onset']})" for f in run["findings"]]
+    lines = [f"{f['rule']} {f['slice']} {f['alerted']} ({f['onset']})" for f in run["findings"]]
     return "; <br>".join(lines) or "–"
 
 
@@ -141,7 +143,7 @@ def _alarmed(by_arm: dict[str, list[Run]], arms: tuple[str, ...], name: str | No
 
 
 def _first(run: Run) -> int | None:
-    return min((finding["fired"] for finding in run["findings"]), default=None)
+    return min((finding["alerted"] for finding in run["findings"]), default=None)
 
 
 def _lead_table(arm: str, runs: list[Run]) -> list[str]:
@@ -333,10 +335,14 @@ These runs do not show that:
 - **A post-tool tail against a frozen reference is damage**. In `widen`, the policy adapts to a tool whose results vary
   more. POL002 reports drift, and it is drift. The reward falls mostly because the environment gets harder.
 - **The slice names the cause**. `stale-narrow` fails in the same way, although its tool does not change. There, the
-  text-only tail moves too, and POL003 says that the tail is global. But POL002 fires before it in every seed. On most
-  signals, the alarm without slices is first: a slice adds nothing to what every token shows.
-- **The lead over the reward says much**. How fast the fault grows decides when each of the two moves. The p95 of the
-  same pair without slices is about ten steps later. In seed 3 it was first. This is what slices add here.
+  text-only tail moves too, and POL003 says that the tail is global. But POL003 is the first alert in no seed. In
+  seed 3, POL001 on post_tool is. On most signals, the alarm without slices is first: a slice adds nothing to what every
+  token shows.
+- **The alert comes long before KL**. In `widen`, the same alarm on KL fires 0 to 44 steps after the first alert. In
+  `collapse` and `stale-narrow`, it fires 6 to 48 steps before it. But it also fires in 3 of the 8 healthy runs.
+- **The lead over the reward says much**. How fast the fault grows decides when each of the two moves. In `widen`,
+  the p95 of the reference pair without slices is 11 to 16 steps later than that after tools. In seed 3, it is first by
+  one step. This is what slices add here.
 - **The effective sample size warns early**. It follows the tail. It shows how severe the problem is.
 - **These rates hold for a language model**. The agent is small, its tools are made up, and a slice has some hundred
   tokens a step. The detector's settings come from simulation, not from these runs. But we chose some limits with these

@@ -81,7 +81,7 @@ def fired(run, *rules):
 def test_the_committed_evidence_shows_what_is_claimed(runs):
     for run in runs:
         rules = {finding["rule"] for finding in run["findings"]}
-        first = min((finding["fired"] for finding in run["findings"]), default=None)
+        first = min((finding["alerted"] for finding in run["findings"]), default=None)
         match run["arm"]:
             case "healthy" | "constrained":
                 assert rules == set()
@@ -90,7 +90,7 @@ def test_the_committed_evidence_shows_what_is_claimed(runs):
                 assert run["blind"]["POL001"].startswith("policy: no signal")
             case "widen":
                 assert "POL002" in rules <= {"POL001", "POL002", "POL010", "OUT001"}  # KL and reward, much later
-                assert fired(run, "POL002")[0]["fired"] == first
+                assert first in {finding["alerted"] for finding in fired(run, "POL001", "POL002")}
             case "collapse":
                 assert any(finding["slice"] == "post_tool" for finding in run["findings"])
                 assert rules & {"POL001", "POL003"}
