@@ -176,7 +176,7 @@ def _mlflow() -> None:
 def _demo_report() -> None:
     """The first look of the report that MLflow keeps of the demo."""
     (report,) = (DEMO / "mlartifacts").rglob("report.html")
-    with _page("demo-report.png", 775, 1440) as page:
+    with _page("demo-report.png", 792, 1440) as page:
         page.goto(report.as_uri())
 
 
