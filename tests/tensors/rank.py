@@ -13,8 +13,9 @@ import torch.distributed as dist
 from tracker_diag import Guard, Monitor, Rule
 from tracker_diag.guards import checkpoints
 from tracker_diag.guards.checkpoints import read_manifest
+from tracker_diag.tensors import ranks
 from tracker_diag.tensors.ranks import AllReduce
-from tracker_diag.tensors.store import ThroughStore
+from tracker_diag.tensors.store import WAIT, ThroughStore
 from tracker_diag.testing import CapturingTracker
 
 STEPS, SEQUENCES, WIDTH = 12, 16, 40
@@ -47,6 +48,8 @@ def begin(rank, world, port):
 
 def all_reduce(rank, world, port, folder):
     begin(rank, world, port)
+    if rank == 1:
+        time.sleep(WAIT.total_seconds() + 1)  # a tracker may take so long to begin its run
     monitor = Monitor([CapturingTracker()], ranks=AllReduce(), window=STEPS)
     for step in range(STEPS):
         given = batch(step, rank)
@@ -103,6 +106,7 @@ def hung(rank, world, port, folder):
 def alone(rank, world, port, folder):
     """Rank 0 alone makes one, and the trainer's own groups and collectives continue."""
     begin(rank, world, port)
+    ranks.MEET = timedelta(seconds=2)
     monitor = Monitor([CapturingTracker()], ranks=AllReduce() if rank == 0 else None)
     group = dist.new_group(backend="gloo")
     for step in range(STEPS):

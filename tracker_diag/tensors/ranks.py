@@ -25,6 +25,8 @@ from tracker_diag.tensors.observation import SEQUENCE_ROWS, SHAPES, Observation,
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.store import WAIT, Merged, ThroughStore
 
+MEET = timedelta(minutes=1)
+"""How long the first rank waits until all have made an `AllReduce`. A tracker may take seconds to begin its run."""
 INT32_MAX = 2**31 - 1
 NO = "no"
 """In a store an empty word is none."""
@@ -41,9 +43,9 @@ class AllReduce(ThroughStore):
     They run in a process group of their own, so that they never mix with the trainer's. A name of a tool or environment
     that is new to a rank costs one more exchange, once. If a rank falls out of step, or does not come for 5 seconds,
     the ranks separate for good. A warning says so, and they continue as with `ThroughStore`, in the store by which they
-    found each other. They do so from the start if not all of them make one within 5 seconds.
+    found each other. They do so from the start if not all of them make one within a minute.
 
-    Made on every rank at the same time.
+    Made on every rank at about the same time: the first one waits for the last.
 
     Args:
         backend: of the group; gloo works on the host, nccl on the device.
@@ -67,8 +69,8 @@ class AllReduce(ThroughStore):
         """How many were begun, the same number on all ranks that meet in one."""
         self._parted = False
         self._hosts: list[str] = [""] * self._world
-        if not all_there(default_store(self._name), self._rank, self._world, WAIT):
-            self._part(0, TimeoutError(f"not all of {self._world} ranks have made an AllReduce within {WAIT}"))
+        if not all_there(default_store(self._name), self._rank, self._world, MEET):
+            self._part(0, TimeoutError(f"not all of {self._world} ranks have made an AllReduce within {MEET}"))
             return
         self._group: Any = dist.new_group(backend=backend, timeout=WAIT)
         dist.all_gather_object(self._hosts, socket.gethostname(), group=self._group)
