@@ -112,6 +112,16 @@ def test_a_run_that_says_how_short_it_is_is_judged_within_it(make_batch):
     assert not any("too early" in caveat for caveat in aware.summary().caveats)
 
 
+@pytest.mark.parametrize(("steps", "early"), [(60, True), (80, False)])
+def test_steps_without_log_ratios_count_towards_the_baseline(steps, early, rng, make_batch):
+    monitor = Monitor()
+    for step in range(steps):
+        if step % 2:
+            monitor.observe(**make_batch(rng, pairs=("policy",)))
+        monitor.log({"reward": 0.5}, step)
+    assert any("too early" in caveat for caveat in monitor.close().caveats) == early
+
+
 def test_a_tail_beyond_the_sketch_is_said_to_be_at_least_so_large(rng, make_batch):
     monitor = Monitor()
     for step in range(4):

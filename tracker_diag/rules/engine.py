@@ -19,6 +19,7 @@ from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Place, SeriesTable
 from tracker_diag.rules.signals.base import Signal, has_come
 from tracker_diag.rules.signals.collapse import Collapse
+from tracker_diag.rules.signals.growth import Growth
 from tracker_diag.rules.watch import RuleState, Watch
 
 MOST_CELLS = 4 * NAMED_ROWS
@@ -132,6 +133,12 @@ class Engine:
         engine = Engine(rules, self.settings, algorithm, self.earlier)
         engine.load_state_dict(self.state_dict(), self._series.observed)
         return engine
+
+    @property
+    def follows_tails(self) -> bool:
+        """Whether there is a baseline for the growth of any tail."""
+        growths = (signal for signal in self._signals.values() if isinstance(signal, Growth))
+        return any(growth.ready and isinstance(growth.looks_at[0].keys[0], StatKey) for growth in growths)
 
     def needed(self, pairs: Iterable[Pair]) -> int:
         """Steps with a signal that a judgement of growth needs in any of `pairs`."""

@@ -59,6 +59,11 @@ class Growth(Lasting):
         self._missed_at: int | None = None
         """The last step that counts as missed. If its value comes in a later call, it was not."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether it has a baseline."""
+        return self._detector.decides.ready
+
     def update(self, observed: Observed) -> None:
         super().update(observed)
         if self._missed:
