@@ -137,7 +137,7 @@ def caveats(
         lines.append(f"no tensors came after step {with_tensors}")
     if windows and not have:
         lines.append("the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail")
-    elif windows and have < needed and not engine.follows_tails:
+    elif windows and have < needed and not engine.follows_tails(windows):
         short = f"; {SAY_SHORT.format(progress.steps)}" if engine.settings.expected_steps is None else ""
         lines.append(f"it was too early to judge how tails grow: {have} of {needed} steps{short}")
     tokens = [_tokens(window) for window in windows.values()]

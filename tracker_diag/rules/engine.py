@@ -1,6 +1,6 @@
 """The engine: evaluates each rule on each of its pairs and slices, once a step, and keeps its state."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -134,11 +134,10 @@ class Engine:
         engine.load_state_dict(self.state_dict(), self._series.observed)
         return engine
 
-    @property
-    def follows_tails(self) -> bool:
-        """Whether there is a baseline for the growth of any tail."""
-        growths = (signal for signal in self._signals.values() if isinstance(signal, Growth))
-        return any(growth.ready and isinstance(growth.looks_at[0].keys[0], StatKey) for growth in growths)
+    def follows_tails(self, pairs: Collection[Pair]) -> bool:
+        """Whether there is a baseline for the growth of a tail of any of `pairs`."""
+        growths = ((s, s.looks_at[0].keys[0]) for s in self._signals.values() if isinstance(s, Growth))
+        return any(growth.ready and isinstance(key, StatKey) and key.pair in pairs for growth, key in growths)
 
     def needed(self, pairs: Iterable[Pair]) -> int:
         """Steps with a signal that a judgement of growth needs in any of `pairs`."""
