@@ -116,11 +116,11 @@ def run_block(tmp_path, new_mlflow_store):
     return run
 
 
-def shows_the_fault(stderr):
+def shows_the_fault(printed, alert="Token probabilities shift after tool results (POL001 post_tool)"):
     """The alert and the verdict are there, as the pages say."""
-    shown = " ".join(stderr.split())
+    shown = " ".join(printed.split())
     assert "what is seen at step 0" in shown
-    assert shown.count("Token probabilities shift after tool results (POL001 post_tool)") == 1
+    assert shown.count(alert) == 1
     assert "detected at 96" in shown
     assert "verdict after 120 steps" in shown
     assert "broke first Token probabilities shift after tool results, on post_tool" in shown
@@ -183,7 +183,9 @@ def test_it_runs_unchanged(tracker, built_wheel, tmp_path):
         [python, "quickstart.py"], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    live = shows_the_fault(done.stderr)
+    # Trackio prints alerts itself, in a form of its own.
+    alert = ["Token probabilities shift after tool results, since step 90."] if tracker == "Trackio" else []
+    live = shows_the_fault(done.stdout + done.stderr, *alert)
 
     (again,) = re.findall(r"^all of it +tracker-diag (diagnose .+)$", done.stderr, re.MULTILINE)
     asked = subprocess.run(
