@@ -59,6 +59,10 @@ TRAINERS = {
 }
 RUN = "import mlflow\nimport tracker_diag as td\nmlflow.start_run()\n"
 EXAMPLE = "from tracker_diag.testing import example_batch\n"
+ONE_RANK = (
+    "import torch.distributed as dist\n"
+    "dist.init_process_group('gloo', init_method='file://' + __file__ + '.ranks', rank=0, world_size=1)\n"
+)
 FRAGMENTS = {
     "own-loop 1": RUN.removesuffix("mlflow.start_run()\n") + MODEL + "steps, temperature = 3, 1.0\n"
     "train = lambda *_: None\n"
@@ -68,13 +72,16 @@ FRAGMENTS = {
     "sample = lambda _: (torch.ones(2, 9), torch.ones(2, 9), torch.ones(2, 9), 0.5, -torch.rand(2, 8))\n",
     "own-loop 3": "import os\nos.environ['WANDB_MODE'] = 'offline'\n"
     "import tracker_diag as td\nimport wandb\nreward, step = 0.5, 1\n",
+    "own-loop 4": RUN.removesuffix("mlflow.start_run()\n")
+    + EXAMPLE
+    + ONE_RANK
+    + "batch, reward, step = example_batch(0), 0.5, 0\n",
     "inputs 2": RUN + "rewards = formats = solved = [0.0, 1.0]\nprompt_ids = advantages = [1, 2]\n"
     "lengths, cut, completions = [3, 4], [False, True], ['a', 'b']\n",
     "inputs 3": RUN + "run, update = td.wrap(mlflow), 1\n",
     "inputs 4": RUN + "from task import CHECKPOINT\nfrom transformers import AutoTokenizer\n"
     "tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)\n",
-    "inputs 5": RUN + "import torch.distributed as dist\n"
-    "dist.init_process_group('gloo', init_method='file://' + __file__ + '.ranks', rank=0, world_size=1)\n",
+    "inputs 5": RUN + ONE_RANK,
     "canary 2": "",
     "guards 1": RUN + EXAMPLE + "loader = [example_batch(step) for step in range(3)]\n"
     "metrics, lr, kl_coef = {'reward': 1}, 1, 0\nsave = load = update = lambda *_, **__: None\n",

@@ -31,7 +31,7 @@ def test_it_says_what_to_do_how_far_at_what_cost_where_to_resume_and_what_next()
     fell = Reading("", "reward", True, 0.35, 0.648, onset=125, at=111)
     decision = decide(summary(GROWS, best=(fell,), curves=CURVES), "74 steps, 3.2 h")
     assert str(decision) == (
-        "Stop. Token probabilities shift after tool results, 48× the usual level, since about step 85"
+        "Stop. Token probabilities shift after tool results since about step 85, 48× the usual level at step 159"
     )
     far, harm, todo, resume = decision.tiles
     assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool results, 0.087 → 4.15 nat at step 159")
@@ -60,7 +60,7 @@ def test_without_an_outcome_the_harm_is_not_known():
 def test_what_is_over_may_continue_and_is_quoted_as_it_was_detected():
     decision = decide(summary(replace(GROWS, state="resolved", resolved=120), curves=CURVES))
     assert decision.verb == "Continue"
-    assert decision.why.endswith("from about step 85 to 120")
+    assert decision.why.endswith("from about step 85 to 120, 1.9× the usual level at step 96")
     assert decision.tiles[0].what.endswith("nat at step 96")
     assert decision.tiles[0].note.endswith("the finding lasted 35 steps")
     assert decision.tiles[3].value == "no need"

@@ -73,8 +73,9 @@ def test_the_decision_is_above_the_hero_and_both_slices_have_their_colours():
     figure = decision_figure(summary(broke, finding("OUT001", 70, 70), curves=curves))
     (hero,) = figure.axes
     title = texts(figure)[0].replace("\n", " ")
-    assert title == "Stop. Token probabilities shift after tool results, 6× the usual level, since about step 40"
-    assert texts(figure)[1].startswith("Do first: Find the ten tokens")
+    start = "Stop. Token probabilities shift after tool results since about step 40"
+    assert title == f"{start}, 6× the usual level at step 100"
+    assert texts(figure)[1].startswith("Do first: Find the tokens")
     assert hero.get_yscale() == "log"
     text, post = hero.lines[:2]
     assert (text.get_color(), post.get_color()) == (COLORS["text_only"], COLORS["post_tool"])

@@ -36,7 +36,7 @@ def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():
     assert (notice.level, notice.title) == ("warn", "Token probabilities shift after tool results (POL001 post_tool)")
     assert "Since step 5, detected at 10: p95 is 0.4." in notice.text
     assert notice.decision == "Watch: if reward falls, resume from step 2"
-    assert "First: Find the ten tokens" in notice.text
+    assert "First: Find the tokens" in notice.text
     assert "More: tracker-diag rules show POL001" in notice.text
     assert notices(alerts, 11, finding()) == []
 

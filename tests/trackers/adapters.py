@@ -91,7 +91,8 @@ class Mlflow(Adapter):
         assert tags["diag.first_break"].startswith("after tool results @")
         note = tags["mlflow.note.content"]
         assert note.startswith("What I tried.")
-        assert "**Check it. Token probabilities shift after tool results, 18× the usual level, since " in note
+        assert "**Check it. Token probabilities shift after tool results since " in note
+        assert ", 18× the usual level at step " in note
         assert "get-artifact?path=diag/decision.png" in note
 
 
@@ -136,7 +137,7 @@ class Wandb(Adapter):
         records = self.runs.records("run")
         (alert,) = [record["alert"] for record in records if record["type"] == "alert"]
         assert (alert["level"], alert["title"]) == ("WARN", ALERT)
-        assert "First: Find the ten tokens" in alert["text"]
+        assert "First: Find the tokens" in alert["text"]
         last = next(row for row in history(records) if row.get("diag/step") == 139)
         assert last["diag/policy/post_tool/hist._type"] == "histogram"
         assert sum(last["diag/policy/post_tool/hist.values"]) == 8 * 32 * 12
@@ -176,7 +177,7 @@ class Trackio(Adapter):
         ]
         (alert,) = (notice for notice in alerts if notice["title"].startswith("Watch"))
         assert alert["level"] == "warn"
-        assert "First: Find the ten tokens" in alert["text"]
+        assert "First: Find the tokens" in alert["text"]
 
 
 class TensorBoard(Adapter):
@@ -217,7 +218,7 @@ class TensorBoard(Adapter):
         (first, *_), *_ = [event.tensor_proto.string_val for event in events.Tensors("diag/decision/text")]
         assert first.startswith(b"**Watch. Token probabilities shift after tool results, ")
         texts = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("diag/findings")]
-        assert any("#### POL001 tool" in text and "Find the ten tokens" in text for text in texts)
+        assert any("#### POL001 tool" in text and "Find the tokens" in text for text in texts)
         for name in ("text_only", "post_tool"):  # both in one chart
             chart = self.events(self.folder / "run" / "diag" / name).Scalars("diag/policy/p95")
             assert {event.step: event.value for event in chart} == self.series("run", f"diag/policy/{name}/p95")

@@ -40,7 +40,7 @@ def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path,
     what_now, broke, todo, *why, see = alert.splitlines()
     assert what_now.startswith("Watch: if reward falls, resume from step ")
     assert broke.strip() == "Token probabilities shift after tool results (POL001 post_tool)"
-    assert todo.strip() == "First: Find the ten tokens with the largest |log-ratio|.", "a whole sentence, not a part"
+    assert todo.strip() == "First: Find the tokens with the largest |log-ratio|.", "a whole sentence, not a part"
     assert finding.rule.remedy[0].startswith(todo.strip().removeprefix("First: "))
     assert f"Since step {finding.onset}, detected at {finding.fired}: {finding.summary}"[:60] in why[0]
     assert see.strip() == f"See: tracker-diag diagnose {tmp_path}"

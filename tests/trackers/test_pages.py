@@ -53,8 +53,8 @@ def test_mlflow(watched, mlflow_store, start_mlflow_server, page, see):
             see(f"watched (diag/{pair}/{name}/p95)")
 
     page.goto(f"{address}/#/experiments/{experiment}/runs/{active.info.run_id}")
-    for text in ("Token probabilities shift after tool results, 12× the usual level, since about step",
-                 "Find the ten tokens", "diag.alert.state"):  # fmt: skip
+    for text in ("Token probabilities shift after tool results since about step", "12× the usual level at step",
+                 "Find the tokens", "diag.alert.state"):  # fmt: skip
         see(text)
     picture = page.locator("img[src*='decision.png']")
     picture.wait_for(timeout=60_000)
@@ -94,7 +94,7 @@ def test_tensorboard(watched, tmp_path, serve, page, see):
 
     page.goto(f"{address}/#text")
     see("POL001 tool-conditioned-variance-amplification, post_tool")
-    see("Find the ten tokens")
+    see("Find the tokens")
     page.goto(f"{address}/#histograms")
     see("diag/policy/post_tool/hist")
 
@@ -114,11 +114,11 @@ def test_trackio(watched, trackio_runs, serve, page, see):
 
     page.goto(f"{address}/media?project={trackio_runs.project}")
     see("diag/findings")
-    see("Find the ten tokens")
+    see("Find the tokens")
     slices = page.locator("table", has_text="ess_sequence").first
     slices.wait_for(timeout=60_000)
     shown = slices.locator("tr", has_text="post_tool").first.inner_text()
     assert f"{last['diag/policy/post_tool/p95']:.4f}"[:5] in shown, shown
 
     page.goto(f"{address}/reports?project={trackio_runs.project}")
-    see("First: Find the ten tokens")
+    see("First: Find the tokens")

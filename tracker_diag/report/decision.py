@@ -40,9 +40,12 @@ def decide(summary: Summary, cost: str = "") -> Decision:
     if first is not None:
         now = tiles.where_it_is(summary, first)
         tone: Tone = "info" if first.unproven else TONES[action]
-        far = f", {now.factor} the usual level" if now and now.factor else tiles.levels(summary, first, now)
         end = "" if first.resolved is None else f" to {first.resolved:,}"
-        why = f"{what(first)}{far}, {'from' if end else 'since'} {since(first)}{end}"
+        when = f"{'from' if end else 'since'} {since(first)}{end}"
+        if now and now.factor:
+            why = f"{what(first)} {when}, {now.factor} the usual level at step {now.step:,}"
+        else:
+            why = f"{what(first)}{tiles.levels(summary, first, now)}, {when}"
         remark = f"A note, no alarm: how often {first.rule.id} is right is not measured well enough yet"
         shown = tiles.tiles_of(summary, first, now, cost, tone)
         return Decision(verb, why, tone, shown, remark if first.unproven else "")
