@@ -73,9 +73,9 @@ FRAGMENTS = {
     "own-loop 3": "import os\nos.environ['WANDB_MODE'] = 'offline'\n"
     "import tracker_diag as td\nimport wandb\nreward, step = 0.5, 1\n",
     "own-loop 4": RUN.removesuffix("mlflow.start_run()\n")
-    + EXAMPLE
+    + "import torch\n"
     + ONE_RANK
-    + "batch, reward, step = example_batch(0), 0.5, 0\n",
+    + "new, old, model_mask = -torch.rand(2, 8), -torch.rand(2, 8), torch.ones(2, 9)\nreward, step = 0.5, 0\n",
     "inputs 2": RUN + "rewards = formats = solved = [0.0, 1.0]\nprompt_ids = advantages = [1, 2]\n"
     "lengths, cut, completions = [3, 4], [False, True], ['a', 'b']\n",
     "inputs 3": RUN + "run, update = td.wrap(mlflow), 1\n",
