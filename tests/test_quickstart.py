@@ -75,7 +75,8 @@ FRAGMENTS = {
     "own-loop 4": RUN.removesuffix("mlflow.start_run()\n")
     + "import torch\n"
     + ONE_RANK
-    + "new, old, model_mask = -torch.rand(2, 8), -torch.rand(2, 8), torch.ones(2, 9)\nreward, step = 0.5, 0\n",
+    + "new, old, model_mask = -torch.rand(2, 8), -torch.rand(2, 8), torch.ones(2, 9)\n"
+    "response_mask, reward, step = model_mask, 0.5, 0\n",
     "inputs 2": RUN + "rewards = formats = solved = [0.0, 1.0]\nprompt_ids = advantages = [1, 2]\n"
     "lengths, cut, completions = [3, 4], [False, True], ['a', 'b']\n",
     "inputs 3": RUN + "run, update = td.wrap(mlflow), 1\n",
