@@ -13,12 +13,13 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from tracker_diag import Monitor, scrub
+from tracker_diag import Monitor, preflight, scrub
 from tracker_diag.rules.loader import catalog
 from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.scrub import without_secrets
 from tracker_diag.testing import CapturingTracker, example_batch
 from tracker_diag.trackers.files.write import JsonlTracker, unused_folder
+from tracker_diag.trackers.tracker import File
 
 NAMES = (
     "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY", "HF_TOKEN", "SLACK_WEBHOOK_URL", "PGPASSWORD",
@@ -206,6 +207,27 @@ def test_a_user_names_further_secrets_and_has_the_last_word_on_what_is_sent(monk
     monitor.close()
     assert seen.events == [(0, "new baseline: moved to ***")]
     assert {"Metrics", "Event", "End"} <= set(asked)
+
+
+def test_preflight_and_the_files_of_a_run_are_scrubbed_and_pass_before_send():
+    seen, asked = CapturingTracker(), []
+
+    def before_send(entry):
+        asked.append(getattr(entry, "name", type(entry).__name__))
+        return None if isinstance(entry, File) else entry
+
+    def tool(_):
+        raise RuntimeError("cannot reach https://me:passw0rd99@db.example/x")
+
+    monitor = Monitor([seen], before_send=before_send)
+    leave_one(monitor)
+    preflight(run=monitor, tool=tool, tool_arguments=[1])
+    for step in range(30):
+        monitor.log({"loss": 0.5}, step)
+    monitor.close()
+    assert "passw0rd99" not in str(seen.tables)
+    assert {"diag/preflight", "Event", "context.json"} <= set(asked)
+    assert seen.files == {}
 
 
 def test_what_before_send_breaks_on_is_not_sent():

@@ -16,6 +16,8 @@ from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag_rllib import SEES, TESTED
 from tracker_diag_rllib.results import joined, row, settings
 
+LEARNER = "_learner"
+"""Where a group of learners has the one of this process; None where they are remote."""
 REMOTE = (
     "no ratios of RLlib are seen, only its metrics: the learners are remote; with num_learners=0 the learner is in "
     "this process"
@@ -78,7 +80,7 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
             resume(monitor, None, f"{done} iterations were made without the diagnostics")
 
     def _look_on(self, algorithm: Any, monitor: Monitor) -> Callable[[], None]:
-        self._learner = local_learner(algorithm)
+        self._learner = getattr(algorithm.learner_group, LEARNER)
         if self._learner is None:
             _log.warning(REMOTE)
             return lambda: None
@@ -116,4 +118,4 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
 
 def local_learner(algorithm: Any) -> Any:
     """The learner in this process; None where they are remote."""
-    return getattr(getattr(algorithm, "learner_group", None), "_learner", None)
+    return getattr(getattr(algorithm, "learner_group", None), LEARNER, None)

@@ -5,7 +5,7 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active, all_ranks, one_of
+from tracker_diag.attach.kit import Hooks, add_active, all_ranks, one_of, watch_once, watching
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag_transformers import SEES, TESTED
 from tracker_diag_transformers.guarded import Guards
@@ -37,10 +37,13 @@ class DiagTracker(GeneralTracker):
 def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[str, Any], guards: Guards) -> Monitor:
     """Add a `DiagTracker` before the other trackers, which end their runs in their turn."""
     one_of(monitor, guards)
+    if (there := watching(accelerator, monitor)) is not None:
+        return there
     if monitor is None:
         monitor = Monitor(config=config, guards=guards, ranks=all_ranks() if guards else None)
         if accelerator.is_main_process:
             add_active(monitor, *accelerator.trackers, sees=SEES)
+    watch_once(accelerator, monitor, monitor.framework)
     saved = Saved(monitor, getattr(accelerator, "process_index", 0))
     tracker = DiagTracker(monitor)
     accelerator.trackers.insert(0, tracker)

@@ -104,6 +104,7 @@ class DiagnosticsCallback(Watching):
         """Put the hooks on, or say what will not be seen and why."""
         if getattr(trainer, "use_liger_kernel", False) and hasattr(trainer, "compute_liger_loss"):
             _warn(trainer, "no signal: the liger loss makes no log-probabilities of tokens; set use_liger_kernel=False")
+            self._hear_syncs(trainer, kind.generates)
             return
         with self._hooks.part("ratios of tokens are not seen") as on:
             tensors = kind(trainer, self.monitor)
@@ -115,9 +116,15 @@ class DiagnosticsCallback(Watching):
         with self._hooks.part("tool results in prompts are not seen") as on:
             if whole := self._tensors.generates:
                 on.callback(after(trainer, whole, ("inputs",), self._tensors.rows.generated, self.monitor))
-                on.callback(after(trainer, whole, (), lambda *_: self.monitor.synced(), self.monitor))
+        self._hear_syncs(trainer, self._tensors.generates)
         if not self._tensors.ratio_expected:
             _warn(trainer, NO_RATIO)
+
+    def _hear_syncs(self, trainer: Any, generates: str) -> None:
+        """Let a canary look once the sampler has new weights, which is before each generation."""
+        if generates:
+            with self._hooks.part("a canary does not run") as on:
+                on.callback(after(trainer, generates, (), lambda *_: self.monitor.synced(), self.monitor))
 
     def _look_at_samples(self, trainer: Any) -> None:
         """The same for what is known of each completion."""

@@ -35,6 +35,18 @@ def test_a_finished_run_gets_its_postmortem(run, metrics, journals, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_postmortem_is_named_after_the_run_and_not_after_its_store(run, journals, mlflow_store):
+    import mlflow
+
+    with mlflow.start_run() as active:
+        for step in range(8):
+            mlflow.log_metric("loss", 0.5, step)
+    output = run("export", "postmortem", f"mlflow:{active.info.run_id}@{mlflow.get_tracking_uri()}")
+    assert output.exit_code == 0, output.output
+    assert [folder.name for folder in (journals / "postmortem").iterdir()] == [f"mlflow_{active.info.run_id}"]
+
+
+@pytest.mark.slow
 def test_the_context_record_beside_a_run_is_read(run, metrics, tmp_path):
     kept = {"config": {"a": 1}, "seed": {}, "data": {}, "evaluation": {}, "versions": {"torch": "2"}, "code": None}
     (metrics.parent / "context.json").write_text(json.dumps(kept))

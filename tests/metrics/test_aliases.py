@@ -348,6 +348,15 @@ def test_each_of_several_evaluations_has_a_series_of_its_own():
     }
 
 
+@pytest.mark.parametrize("key", ["benchmark/gsm8k", "val-core/math/reward/mean@8", "eval/gsm8k"])
+def test_a_key_that_no_file_knows_is_an_evaluation_if_it_is_named(key):
+    """Of an own loop no framework is recognised, and any name may be that of its evaluation."""
+    keys = key_map(["reward", "eval_score", key], evaluation=key)
+    assert keys.values({key: 0.7, "eval_score": 0.4})["eval_score"] == 0.7
+    assert key not in keys.unmapped
+    assert key in key_map(["reward", key]).unmapped
+
+
 def test_what_samples_say_of_a_row_goes_before_a_mean_over_earlier_rows():
     """SB3 logs the mean return of the last hundred episodes; between two rows none may have ended."""
     logged = [{"step": step, "rollout/ep_rew_mean": 1.0, "train/n_updates": float(step)} for step in range(1, 7)]

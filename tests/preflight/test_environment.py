@@ -140,6 +140,26 @@ def test_an_observation_outside_its_space_is_reported():
     )
 
 
+@pytest.mark.parametrize(("value", "check"), [(5000.0, "env_scale"), (np.nan, "env_steps")])
+def test_the_parts_of_an_observation_are_looked_at(value, check):
+    """Gymnasium itself takes NaN for a part of a space of dictionaries."""
+    inner = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
+    space = gymnasium.spaces.Dict(x=gymnasium.spaces.Tuple([inner]))
+    given = {"x": (np.array([value], np.float32),)}
+    changes = {
+        "observation_space": space,
+        "reset": lambda self: (given, {}),
+        "step": lambda self, action: (given, 1.0, True, False, {}),
+    }
+    assert by_name(td.preflight(env=type("Nested", (Works,), changes)()))[check].status == "fail"
+
+
+def test_the_parts_of_an_action_are_looked_at():
+    space = gymnasium.spaces.Dict(x=gymnasium.spaces.Box(-500, 500, (1,)))
+    check = by_name(td.preflight(env=type("Nested", (Works,), {"action_space": space})()))["env_scale"]
+    assert check.values["action"] == 500
+
+
 def test_an_action_space_may_raise_or_hang(hangs):
     def raises(self):
         raise RuntimeError("not before reset")

@@ -84,6 +84,7 @@ def test_groups_are_judged_by_their_spread():
     )
     assert group_check(rewards, ["a"] * 32 + [None] * 32).status == "pass"
     assert group_check(np.full(64, np.nan), np.repeat(np.arange(8), 8)).status == "not checked"
+    assert group_check([1.0, None], ["a", "a"]).reason == "no group has two known rewards"
     for wrong in ([1, 2], "ab", [[1]] * 64):
         with pytest.raises(BatchError, match="group"):
             group_check(rewards, wrong)

@@ -18,7 +18,7 @@ from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.mlflow import tags as mlflow_tags
-from tracker_diag.trackers.tracker import LINKS, PICTURE
+from tracker_diag.trackers.tracker import LINKS, PICTURE, Description
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     assert "<strong>Reward is low</strong>" in page
     assert "What to do" not in page
     assert "false alarm" not in page
-    note = mlflow_tags.with_links(note_on(summary, LINKS, PICTURE), "0", "run")
+    note = mlflow_tags.with_links(Description(note_on(summary, LINKS, PICTURE), over=True), "0", "run")
     assert note.startswith("**Fix it, then resume from step 2. Reward is low, since step 3.** [Report]")
     assert "What to do" not in note
     assert finding.to_json()["remedy"] == []

@@ -32,9 +32,9 @@ def test_a_call_that_was_left_unanswered_has_failed_unless_it_ends_the_chat():
 
 def test_results_without_ids_answer_calls_in_their_order():
     calls = [{"function": {"name": name, "arguments": "{}"}} for name in ("a", "b", "a")]
-    results = [{"role": "tool", "content": text} for text in ("1", '{"error": "x"}', "3")]
+    results = [{"role": "tool", "content": text} for text in ("1", '{"error": "x"}', '{"is_error": true}')]
     result = calls_in(normalised([{"role": "assistant", "content": "", "tool_calls": calls}, *results]))
-    assert [call["status"] for call in result] == ["ok", "error", "ok"]
+    assert [call["status"] for call in result] == ["ok", "error", "error"]
 
 
 def test_a_result_without_a_call_and_items_that_are_no_messages_do_not_matter():

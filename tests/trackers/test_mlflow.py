@@ -46,7 +46,9 @@ def test_the_alert_stands_in_the_tags_while_the_run_goes_on(rng, make_batch, mlf
             time.sleep(0.1)  # a reader without a pause keeps SQLite from taking what is written
             tags = mlflow.MlflowClient().get_run(active.info.run_id).data.tags
         assert tags["diag.alert.state"] == "error"
-        assert "**Stop. NaN or infinity in loss, since step 0.** [Report]" in tags[NOTE_TAG]
+        assert "**Stop. NaN or infinity in loss, since step 0.** [Charts]" in tags[NOTE_TAG], (
+            "the report comes at the end"
+        )
         assert "no step before it is known to be good" in tags[NOTE_TAG]
         assert "get-artifact?path=diag/decision.png" in tags[NOTE_TAG]
         while not drawn(mlflow, active.info.run_id) and time.monotonic() < until:

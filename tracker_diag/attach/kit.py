@@ -201,8 +201,11 @@ def watching(owner: object, monitor: Monitor | None) -> Monitor | None:
     return there
 
 
-def watch_once(owner: object, monitor: Monitor, framework: str) -> None:
-    """Say that `monitor` watches `owner`, whose metrics have the names of `framework`, until it is closed."""
+def watch_once(owner: object, monitor: Monitor, framework: str | None) -> None:
+    """Say that `monitor` watches `owner`, whose metrics have the names of `framework`, until it is closed.
+
+    `framework` is None where the names are those of your own loop.
+    """
     monitor.framework = framework
 
     def ended() -> None:

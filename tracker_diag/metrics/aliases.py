@@ -224,6 +224,8 @@ def _key_map(keys: tuple[str, ...], framework: str | None, evaluation: str = "")
     for key in keys:
         if not key.startswith(registry.PREFIX) and (match := matcher.find(key, len(mapped))):
             mapped[key] = match
+    if evaluation in keys:  # who names it knows that it is one
+        mapped[evaluation] = replace(mapped.get(evaluation, Mapped(TARGET)), name=TARGET)
     mapped |= _evaluations(mapped, evaluation)
     unmapped = tuple(key for key in keys if key not in mapped)
     forms, own = _forms(keys, matcher.file), matcher.file.algorithms.items()
@@ -237,8 +239,6 @@ def _evaluations(mapped: Mapping[str, Mapped], evaluation: str) -> dict[str, Map
     Two names of one evaluation, as of a file and of a tracker, are the same but for their separators.
     """
     scores = {key: alias for key, alias in mapped.items() if alias.name == TARGET}
-    if evaluation in mapped:
-        scores[evaluation] = replace(mapped[evaluation], name=TARGET)
     names = sorted(scores, key=lambda key: (key != evaluation, scores[key].rank))
     first = _plain(names[0]) if names else ""
     return {

@@ -66,7 +66,13 @@ SAMPLED: dict[str, str] = {
 BY_CANARY = ("weights_arrived", "weights_behind", "adapter_missing", "canary_difference")
 """What a canary measures, as `diag/canary/<name>`."""
 BY_INTEGRATION = {"reward_scale": "SB3", "reward_agreement": "SB3", "episode_overdue": "SB3"}
-"""What an integration measures in the same way, and of which framework."""
+"""What an integration measures, as `diag/samples/<name>`, and of which framework."""
+
+
+def key_of(measured: str) -> str:
+    """The key of what a canary or an integration has measured, by its canonical name."""
+    return f"{CANARY if measured in BY_CANARY else SAMPLES}{measured}"
+
 
 OWN = (
     Metric("step", "step", "the training step that the diagnostics of a row belong to", "neither"),

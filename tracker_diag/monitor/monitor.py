@@ -39,7 +39,7 @@ from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.step import numbers, step_of
 from tracker_diag.trackers.fan_out import BeforeSend, FanOut
-from tracker_diag.trackers.tracker import Tracker
+from tracker_diag.trackers.tracker import Entry, Tracker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -264,7 +264,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     def measure(self, series: Mapping[str, float]) -> None:
         """Take in what a `Canary` or an integration measures, by canonical name, for the step of the next `log`.
 
-        It is written as `diag/canary/<name>`.
+        What a canary measures is written as `diag/canary/<name>`, all else as `diag/samples/<name>`.
         """
         if not self._over():
             with self.guard("internal_errors"):
@@ -307,6 +307,11 @@ class Monitor(AbstractContextManager["Monitor"]):
                 at = step_of(step) if step is not None else self.step or 0
                 self.guards.checkpoint(Path(path), at, self._run.judge)
                 self._run.judge.checkpoints.append(at)
+
+    def hand_over(self, *entries: Entry) -> None:
+        """Write `entries` to the trackers without secrets, and as `before_send` lets them pass."""
+        if not self._state.elsewhere():
+            self._out.hand_over(self.step or 0, *entries)
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until the trackers have all that was logged, `timeout` seconds at most; whether they have it."""

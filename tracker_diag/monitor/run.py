@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.guards.guards import Action, Decision, Guards
 from tracker_diag.health import Health
-from tracker_diag.metrics.own import CANARY
+from tracker_diag.metrics.own import key_of
 from tracker_diag.monitor import readout
 from tracker_diag.monitor.worst import WorstSequences
 from tracker_diag.records import Record, Scalar, Table
@@ -151,7 +151,7 @@ class Run:
             verdict = self.judge.step(step.step, inputs)
             fresh = True
             records += [*readout.scalars(statistics), *readout.histograms(self.windows, counted), *sampled.records]
-            records += [Scalar(CANARY + name, scalar.value) for name, scalar in measured.items()]
+            records += [Scalar(key_of(name), scalar.value) for name, scalar in measured.items()]
             self.history.add_step(step.step, self.judge.series, records)
         records += readout.states(self.judge.engine, self._health.counts, self.intake.time_ratio)
         noticed = bool(verdict.notices)

@@ -8,7 +8,7 @@ import inspect
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -60,7 +60,7 @@ class Played:
     underway: str = ""
     """What the environment was asked to do last."""
     largest: float = 0.0
-    """The largest absolute number among observations that are vectors of floats."""
+    """The largest absolute number among observations, or parts of them, that are vectors of floats."""
 
 
 @dataclass
@@ -209,10 +209,23 @@ def _observed(env: Any, observation: Any, played: Played) -> None:
             f"an observation is outside observation_space {cut(str(space), 60)}: {cut(repr(observation), 80)}",
             "normalise the observation, or give the space the shape, dtype and limits that observations have",
         )
-    if observation is None or (isinstance(observation, np.ndarray | float) and not np.isfinite(observation).all()):
-        raise Broken("an observation is None, NaN or infinite", "find which sensor or feature it comes from")
-    if isinstance(observation, np.ndarray) and observation.dtype.kind == "f" and observation.size:
-        played.largest = max(played.largest, float(np.abs(observation).max()))
+    for part in _leaves(observation):
+        if part is None or (isinstance(part, np.ndarray | float) and not np.isfinite(part).all()):
+            raise Broken("an observation is None, NaN or infinite", "find which sensor or feature it comes from")
+        if isinstance(part, np.ndarray) and part.dtype.kind == "f" and part.size:
+            played.largest = max(played.largest, float(np.abs(part).max()))
+
+
+def _leaves(nested: Any) -> Iterator[Any]:
+    """The parts of an observation or a space that are no dictionaries or tuples of others."""
+    parts = getattr(nested, "spaces", nested)  # of a space of spaces
+    if isinstance(parts, Mapping):
+        parts = tuple(parts.values())
+    if isinstance(parts, tuple | list):
+        for part in parts:
+            yield from _leaves(part)
+    else:
+        yield nested
 
 
 def _takes_seed(env: Any) -> bool:
@@ -225,8 +238,9 @@ def _takes_seed(env: Any) -> bool:
 
 def _scale(env: Any, played: Played) -> Check:
     """Whether observations have a size that networks take, and continuous actions one that they give."""
-    space = getattr(env, "action_space", None)
-    bounds = [np.abs(getattr(space, side)).max() for side in ("low", "high") if getattr(space, side, None) is not None]
+    spaces = list(_leaves(getattr(env, "action_space", None)))
+    sides = [getattr(space, side, None) for space in spaces for side in ("low", "high")]
+    bounds = [np.abs(side).max() for side in sides if side is not None]
     bound = float(max(bounds, default=0.0))
     reason = f"the largest number in an observation is {played.largest:.3g}, in an action {bound:.3g}"
     observe = "normalise observations: VecNormalize of Stable-Baselines3, or NormalizeObservation of Gymnasium"

@@ -134,6 +134,8 @@ def group_check(rewards: Any, groups: Any) -> Check:
         do = "look whether several prompts share an id; make ids unique in a batch"
         return failed(GROUPS, reason, do, largest=sizes.max())
     spread = group_aggregates(samples["reward"], samples["group"])
+    if "effective_groups" not in spread:
+        return unchecked(GROUPS, "no group has two known rewards", GIVE_GROUPS)
     total = int((sizes > 1).sum())
     reason = (
         f"{spread['effective_groups']:.0f} of {total} groups have spread; "

@@ -10,7 +10,7 @@ from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.preflight import environment, evaluation, masks, memory, minimal, rewards, sampler, tools
 from tracker_diag.preflight.check import Check, Report, failed, unchecked
 from tracker_diag.preflight.limits import Broken
-from tracker_diag.trackers.tracker import Event, give, writing
+from tracker_diag.trackers.tracker import Event, writing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -164,9 +164,6 @@ def _checks(known: dict[str, Any]) -> Iterator[Check]:
 
 def write(report: Report, monitor: Monitor) -> None:
     """Write `report` into the tracker of `monitor`: a table, and an event with what failed."""
-    step = monitor.step or 0
     failures = ", ".join(check.name for check in report.with_status("fail"))
-    for tracker in monitor.trackers:
-        with monitor.guard("tracker_errors"), writing():
-            give(tracker, step, [report.table()])
-            give(tracker, step, [Event(report.headline + (f": {failures}" if failures else ""))])
+    with writing():
+        monitor.hand_over(report.table(), Event(report.headline + (f": {failures}" if failures else "")))

@@ -19,7 +19,7 @@ def heights(
 ) -> list[Heights]:
     """`curves`, places and values, between the places `low` and `high`, on one scale; empty where no value is finite.
 
-    A logarithmic scale is linear where a value is not above 0.
+    A logarithmic scale is linear where a value is not above 0. Equal values have the height 0.
     """
     inside = [
         [(at, min(max(value, -MOST), MOST)) for at, value in curve if math.isfinite(value) and low <= at <= high]
@@ -30,7 +30,9 @@ def heights(
         return []
     means = [_means(curve, low, high, parts, log=log and min(values) > 0) for curve in inside]
     levels = [level for curve in means for level in curve.values()]
-    least, span = min(levels), max(levels) - min(levels) or 1.0
+    least, most = min(levels), max(levels)
+    # Means of equal values differ by rounding, which is no height.
+    span = math.inf if math.isclose(least, most, rel_tol=1e-12) else most - least
     return [{at: (y - least) / span for at, y in curve.items()} for curve in means]
 
 

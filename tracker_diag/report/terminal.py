@@ -130,7 +130,7 @@ def _broke_first(summary: Summary, color: str, cost: str, live: Sequence[LiveFin
         rows.add_row("evidence", cut(f"by step {first.fired}: {first.summary}", 200))
         add_rows(rows, "damage", [Text(cut(line, 130), style="red") for line in damage(summary)[:1]])
         style = "" if summary.recommendation.go_on else "bold red"
-        rows.add_row("continue?", Text(cut(summary.recommendation.says, 134), style=style))
+        rows.add_row("continue?", Text(cut(summary.recommendation.says, 200), style=style))
         add_rows(rows, "do first", [cut(line, 130) for line in first.rule.remedy[:1]])
     return rows
 

@@ -110,7 +110,8 @@ def status_of(result: Any) -> str:
             result = json.loads(result)
         except (ValueError, RecursionError):
             return "ok"
-    return "error" if isinstance(result, Mapping) and (result.get("error") or result.get("isError")) else "ok"
+    failed = isinstance(result, Mapping) and any(result.get(key) for key in ("error", "isError", "is_error"))
+    return "error" if failed else "ok"
 
 
 def plain_text(messages: Sequence[Message]) -> str:

@@ -101,6 +101,13 @@ class FanOut:
         """What was done on purpose at `step`, and the findings that ended by it."""
         self._write(step, [], [*map(Event, events), *news, *notices])
 
+    def hand_over(self, step: int, *entries: Entry) -> None:
+        """Write what is of no step of the training, such as a file: to the trackers, and not to the log."""
+        passed = self._passed(entries)
+        for tracker in self.trackers if passed else ():
+            with self._guard():
+                give(tracker, step, passed)
+
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """Write the end to all of them first: while one that is down is waited for, the others finish."""
         summary = self._named(replace(summary, over=True))
@@ -127,7 +134,7 @@ class FanOut:
             with self._health.guard("internal_errors"), writing():
                 summary = self._named(so_far())
                 shown, note = picture(summary), note_on(summary, LINKS, PICTURE)
-                return [shown] if shown else [], [Description(f"{note}\n\n{below}".strip())]
+                return [shown] if shown else [], [Description(f"{note}\n\n{below}".strip(), summary.over)]
         return [], []
 
     def _write(self, step: int, together: Sequence[Entry], single: Sequence[Entry]) -> None:

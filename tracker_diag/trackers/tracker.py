@@ -78,6 +78,8 @@ class Description:
     """The decision on the run so far, in Markdown, for the page of the run; a later one takes its place."""
 
     text: str
+    over: bool = False
+    """Whether the run has ended, so that its report comes with this."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tracker_diag_transformers import attach
+from tracker_diag_transformers.loop import DiagTracker
 
 import tracker_diag as td
 from tracker_diag.testing import CapturingTracker
@@ -37,6 +38,15 @@ def loop(accelerator, monitor, make_batch, rng, *, steps, grow_from=None):
         grown = 1.0 if grow_from is None else min(1.04 ** max(step - grow_from, 0), 12)
         monitor.observe(**make_batch(rng, post=0.03 * grown, text=0.03, pairs=("policy",)))
         accelerator.log({"loss": loss.item(), "reward": 0.5}, step=step)
+    accelerator.end_training()
+
+
+def test_attached_twice_it_is_one_monitor(tmp_path):
+    accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=tmp_path)
+    accelerator.init_trackers("run")
+    monitor = attach(accelerator)
+    assert attach(accelerator) is monitor
+    assert sum(isinstance(tracker, DiagTracker) for tracker in accelerator.trackers) == 1
     accelerator.end_training()
 
 

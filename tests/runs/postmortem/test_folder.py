@@ -33,7 +33,7 @@ def remains(summary, **given):
 def test_the_page_says_what_ended_it_what_broke_first_and_from_what_to_repeat_it(summary):
     text = files(remains(summary))["README.md"]
     assert text.startswith("# mlflow-1: what ended it\n\n**ValueError: \\*\\*\\***, after step 99.")
-    assert "Token probabilities shift after tool results, " in text
+    assert "Token probabilities shift after tool results since " in text
     assert "| code | abc, with changes that are not committed |" in text
     assert "Not recorded: the data splits (`data_splits`)" in text
     assert "None was registered." in text

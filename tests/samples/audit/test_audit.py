@@ -62,6 +62,16 @@ def test_evaluation_prompts_in_the_training_set_are_named_whole_and_in_part(audi
     assert "2 of 50 evaluation prompts are in the training set: 1 whole, 1 by 8 to 13 words" in finding.summary
 
 
+def test_a_reward_that_is_turned_round_within_each_group_is_found(audited):
+    """Over all samples it rises with the label, as groups with more right answers are paid more."""
+    samples = made.clean()
+    for sample in samples:
+        group = [other["success"] for other in samples if other["group"] == sample["group"]]
+        sample["reward"] = 10 * sum(group) / len(group) - sample["success"]
+    (finding,) = [it for it in audited(samples).findings if it.name == "reward-sign-confusion"]
+    assert finding.summary.startswith("of two answers the better one has more reward in 0%")
+
+
 def test_missing_columns_are_said_and_stop_nothing(audited):
     results = audited([{"reward": float(i % 7)} for i in range(100)])
     assert results.findings == []

@@ -21,10 +21,9 @@ from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.records import Table
 from tracker_diag.report.console import announce, near, unbroken
 from tracker_diag.runs.postmortem.folder import NAME, PAGE, Ending, Remains, nan_at_the_end, write
-from tracker_diag.scrub import without_secrets
 from tracker_diag.tensors.suspicions import SETTLED
 from tracker_diag.trackers.delivery.journal import file_name
-from tracker_diag.trackers.tracker import End, Entry, Event, File, Metrics, Tracker, give
+from tracker_diag.trackers.tracker import End, Entry, Event, File, Metrics, Tracker
 
 _watched: "WeakSet[Monitor]" = WeakSet()
 
@@ -78,13 +77,13 @@ class Postmortem(Tracker):
         )  # fmt: skip
         written = write(remains, self._place / file_name(run))
         for file in written.iterdir():
-            self._hand_over(f"{NAME}/{file.name}", file.read_text(encoding="utf-8"))
+            monitor.hand_over(File(f"{NAME}/{file.name}", file.read_text(encoding="utf-8")))
         announce(unbroken(Text.assemble(("tracker_diag: ", "dim"), "postmortem in  ", near(written / PAGE))))
 
     def _keep_context(self) -> None:
         """Give the record to the trackers, and say once what it lacks."""
         context = context_of(self._monitor.config, self._versions, self._code)
-        self._hand_over(FILE, without_secrets(json.dumps(context.to_json(), indent=1)))
+        self._monitor.hand_over(File(FILE, json.dumps(context.to_json(), indent=1)))
         if context.missing:
             lacks = f"to repeat this run, its record lacks {'; '.join(context.missing)}"
             announce(Text.assemble(("tracker_diag: ", "dim"), f"{lacks}: see docs/postmortem.md"))
@@ -107,11 +106,6 @@ class Postmortem(Tracker):
         if isinstance(error, StopIteration | StopAsyncIteration | GeneratorExit):
             return None
         return None if isinstance(error, SystemExit) and error.code in (None, 0) else error
-
-    def _hand_over(self, name: str, text: str) -> None:
-        for tracker in self._monitor.trackers:
-            with self._monitor.guard("tracker_errors"):
-                give(tracker, self._monitor.step or 0, [File(name, text)])
 
 
 def leave_one(monitor: Monitor) -> None:

@@ -166,12 +166,17 @@ def better_paid(scored: Scored) -> list[AuditFinding] | str:
     if short.high < 0.5 < long.low:
         summary = f"where the shorter of two answers is better, it has more reward in {_percent(short)} of the pairs"
         return [scored.finding("length-inflation", summary, rows)]
-    if 0.5 <= balanced.high < DISTINCT:  # below that the order is turned round, which `follows_labels` says
-        summary = (
-            f"of two answers the better one has more reward in {_percent(balanced)} of the pairs, lengths balanced"
-        )
-        return [scored.finding("uncorrelated-proxy", summary, rows)]
-    return []
+    reversed_ = balanced.high < 0.5
+    if balanced.high >= DISTINCT or (reversed_ and _falls(scored)):  # which `follows_labels` says
+        return []
+    summary = f"of two answers the better one has more reward in {_percent(balanced)} of the pairs, lengths balanced"
+    return [scored.finding("reward-sign-confusion" if reversed_ else "uncorrelated-proxy", summary, rows)]
+
+
+def _falls(scored: Scored) -> bool:
+    """Whether the reward falls where the label rises, over all samples."""
+    rho = rank_correlation(scored.samples["reward"], scored.label, scored.blocks)
+    return rho is not None and rho.high < 0
 
 
 def repetition(scored: Scored) -> list[AuditFinding] | str:

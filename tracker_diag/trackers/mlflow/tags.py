@@ -9,7 +9,7 @@ from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, incidents
 from tracker_diag.rules.triage import first_break
 from tracker_diag.trackers.mlflow.view import view_path
-from tracker_diag.trackers.tracker import LINKS, PICTURE
+from tracker_diag.trackers.tracker import LINKS, PICTURE, Description
 
 
 def tags_of(findings: Collection[Finding]) -> dict[str, str]:
@@ -44,9 +44,10 @@ def described(present: str, text: str) -> str:
     return f"{before}{gap}{NOTE_START}{text}\n\n{NOTE_END}{after}"
 
 
-def with_links(verdict: str, experiment: str, run_id: str) -> str:
+def with_links(verdict: Description, experiment: str, run_id: str) -> str:
     """The verdict for the run's description; MLflow folds all but its first lines. Links are on the page's server."""
     charts = f"[Charts]({view_path(experiment).removeprefix('/')})"
     report = f"[Report](#/experiments/{experiment}/runs/{run_id}/artifacts/diag/report.html)"
+    links = f"{report} · {charts}" if verdict.over else charts  # the report is written at the end
     picture = f"![Decision](get-artifact?path=diag/decision.png&run_uuid={run_id})"
-    return verdict.replace(LINKS, f"{report} · {charts}").replace(PICTURE, picture)
+    return verdict.text.replace(LINKS, links).replace(PICTURE, picture)

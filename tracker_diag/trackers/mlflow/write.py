@@ -212,7 +212,7 @@ class MlflowTracker(Tracker):
             elif isinstance(entry, Event):
                 self._put_table(events_table([(step, entry.text)]))
             elif isinstance(entry, Description):
-                self._tags[NOTE_TAG] = with_links(entry.text, self._experiment, self.run_id)
+                self._tags[NOTE_TAG] = with_links(entry, self._experiment, self.run_id)
             elif isinstance(entry, File):
                 self._files[f"{PREFIX}{entry.name}"] = entry.text.encode
             elif isinstance(entry, End):
