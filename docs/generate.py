@@ -17,9 +17,9 @@ import yaml
 from pydantic import TypeAdapter
 
 from tracker_diag.metrics.aliases import file_of, frameworks
-from tracker_diag.metrics.own import HEALTH, OWN, SAMPLED
+from tracker_diag.metrics.own import BY_INTEGRATION, HEALTH, OWN, SAMPLED
 from tracker_diag.metrics.registry import TRAINING, Metric
-from tracker_diag.metrics.statistics import STATISTICS
+from tracker_diag.metrics.statistics import MIN_SEQUENCES, MIN_TOKENS, STATISTICS, STEP_TOKENS
 from tracker_diag.rules.model import SCHEMA, schema
 from tracker_diag.rules.signals import AnySignal
 from tracker_diag.rules.signals.base import Signal
@@ -37,12 +37,18 @@ def metrics_page() -> str:
         [
             "# Metrics",
             "",
-            "This page lists all that tracker_diag logs. `make docs` makes it from `tracker_diag/metrics`.",
+            "This page lists what tracker_diag measures. `make docs` makes it from `tracker_diag/metrics`.",
             "",
             "## Statistics of a slice",
             "",
-            "They are logged as `diag/<pair>/<slice>/<stat>`, over a window of the last 8 steps. Each needs 200",
-            "tokens, and a quantile q needs at least 20/(1 − q).",
+            "The tracker gets each statistic as `diag/<pair>/<slice>/<stat>`, for the slices in the last column. This",
+            "column is empty if only rules read it. The table `diag/slices` has all statistics over a window for every",
+            "slice, also by turn, tool, environment and more. The window is the last 8 steps, unless you pass",
+            "`window=`. The histograms of |log-ratio| are `diag/<pair>/<slice>/hist`.",
+            "",
+            f"Most need {MIN_TOKENS} tokens, and a quantile q needs at least 20/(1 − q). `p95_step` and `excess_step`",
+            f"are of the last step, and need {STEP_TOKENS} tokens. Statistics of sequences need {MIN_SEQUENCES}",
+            "sequences. `tail_stretch` needs 2,000 tokens.",
             "",
             "| pair | log-ratio |",
             "|---|---|",
@@ -54,9 +60,9 @@ def metrics_page() -> str:
             "|---|---|",
             "| `text_only` | model tokens before any tool result of their sequence |",
             "| `post_tool` | model tokens after a tool result |",
-            "| `all` | both |",
+            "| `all` | all model tokens, also those whose place is not known |",
             "",
-            *_table(tuple(STATISTICS.values()), "diag/<pair>/<slice>/"),
+            *_statistics(),
             "## Health of the diagnostics",
             "",
             "Failures of tracker_diag itself are counted here and never raise into training. A key is logged from its",
@@ -74,12 +80,17 @@ def metrics_page() -> str:
             *_table(TRAINING, ""),
             "## What `samples` counts",
             "",
-            "They are logged as `diag/samples/<name>`, or `diag/samples/<name>:<tool or component>`, if you pass the",
-            "columns. If your trainer logs the same metric itself, rules read the trainer's.",
+            "They are logged as `diag/samples/<name>` if you pass the columns. Those of one tool, component or",
+            "environment are `diag/samples/<name>:<member>`. If your trainer logs the same metric itself, rules read",
+            "the trainer's, unless that is a mean over earlier steps too. The histogram of the rewards is",
+            "`diag/samples/reward/hist`.",
             "",
             "| metric | columns |",
             "|---|---|",
             *[f"| `{name}` | {columns} |" for name, columns in SAMPLED.items()],
+            *[f"| `{name}` | none: {framework} measures it |" for name, framework in BY_INTEGRATION.items()],
+            "",
+            "[The canary](canary.md) logs `diag/canary/<name>`.",
             "",
         ]
     )
@@ -252,6 +263,23 @@ def _table(metrics: tuple[Metric, ...], prefix: str) -> list[str]:
     return ["| name | unit | meaning | worse |", "|---|---|---|---|", *rows, ""]
 
 
+def _statistics() -> list[str]:
+    """The table of statistics, with the slices of which each goes to the tracker."""
+    header, line, *rows = _table(tuple(STATISTICS.values()), "diag/<pair>/<slice>/")
+    logged = [
+        ", ".join(
+            (*statistic.logged, *(() if statistic.of_reference or not statistic.logged else ("not of reference",)))
+        )
+        for statistic in STATISTICS.values()
+    ]
+    return [
+        f"{header} logged for |",
+        f"{line}---|",
+        *(f"{row} {slices} |" for row, slices in zip(rows, logged, strict=False)),
+        "",
+    ]
+
+
 def about(package: ModuleType) -> dict[str, str]:
     """What the `about.yaml` of an integration says: how its tests go about it, how to install it, and more."""
     text: dict[str, str] = yaml.safe_load((Path(str(package.__file__)).parent / "about.yaml").read_text())
@@ -267,9 +295,9 @@ def integrations_page() -> str:
     lines = [
         "# Integrations",
         "",
-        "`make docs` makes this page from `integrations/`. `tracker-diag integrations` shows the same for your",
-        "environment. [The matrix](matrix.md) lists versions, processes and the trackers in which a test found the",
-        "alert.",
+        "`make docs` makes this page from `integrations/`. `tracker-diag integrations` shows the versions",
+        "that you have, and what each integration sees. [The matrix](matrix.md) lists versions, processes and the",
+        "trackers in which a test found the alert.",
         "",
         "| how it is tested | meaning |",
         "|---|---|",
@@ -278,12 +306,12 @@ def integrations_page() -> str:
         "| signatures only | we could not install it. Tests compare our hooks with its public source, at a commit |",
         "| by a command | outside the tests, we ran its own loss with our hooks |",
         "",
-        "`attach` checks every private function that we use. If one has changed, a warning says so once, that part is",
+        "Each function of a trainer that we hook is checked. If one has changed, a warning says so once, that part is",
         "off, and training continues.",
         "",
         "By default, diagnostics go to every run of W&B, MLflow and Trackio that is underway. Alerts go to the log and",
-        "to each address in `TRACKER_DIAG_NOTIFY`. If no run is underway, they go to a folder of JSON Lines in",
-        "`TRACKER_DIAG_DIR`, or `.tracker_diag`, which `tracker-diag diagnose` reads. One line says where. `attach`",
+        "to each address in `TRACKER_DIAG_NOTIFY`. If no run is underway, the diagnostics go to a folder of JSON Lines",
+        "in `TRACKER_DIAG_DIR`, or `.tracker_diag`, which `tracker-diag diagnose` reads. One line says where. `attach`",
         "returns a `Monitor`, which other pages call `run.diag`. A callback has it as `callback.monitor`.",
         "",
         "| trainer | tested versions | how |",
@@ -309,8 +337,8 @@ def _logs() -> list[str]:
         "## Logs by their own names",
         "",
         "`tracker-diag diagnose` and `watch` read the metrics of these frameworks by their own names. A log must have",
-        "two distinctive names; otherwise pass `--framework`. `tracker-diag integrations --names FRAMEWORK`",
-        "lists the names that are read, and why others are not.",
+        "two distinctive names; otherwise pass `--framework` to `diagnose`.",
+        "`tracker-diag integrations --names FRAMEWORK` lists the names that are read, and why others are not.",
         "",
         "| framework | names of | metrics |",
         "|---|---|---|",

@@ -206,6 +206,8 @@ def _put(
 def _signature(owner: Any, name: str, original: Function, parameters: Sequence[str]) -> inspect.Signature:
     """Of `original`; where a subclass takes whatever comes, as `(*args, **kwargs)`, of the method below it."""
     own = inspect.signature(original)
+    if inspect.ismodule(owner) and inspect.ismethod(original):  # as `wandb.log` is of the run that is underway
+        owner = original.__self__
     signature, is_class = own, inspect.isclass(owner)
     for kind in inspect.getmro(owner if is_class else type(owner)):
         if all(parameter in signature.parameters for parameter in parameters):

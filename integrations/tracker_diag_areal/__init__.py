@@ -30,13 +30,14 @@ __all__ = ["SEES", "TESTED", "attach"]
 TESTED = "1.0"
 
 SEES: dict[str, str] = {
-    "policy": "current against proximal log-probabilities, from the second minibatch of a step on",
+    "policy": "current against proximal log-probabilities, of all minibatches of a step. The ratios of the first "
+    "are 1 by construction",
     "mismatch": "with actor.use_decoupled_loss: proximal log-probabilities against those of the rollout engine",
     "reference": "with a reference model",
     "post_tool": "multi-turn workflows: tokens that loss_mask leaves out",
     "policy_lag": "by token: the trainer's version less that which sampled the token",
     "advantage": "the sign of each token's advantage",
-    "metrics": "all that StatsLogger.commit is given, with its global step",
+    "metrics": "all that StatsLogger.commit is given but its counts, with its global step",
     "state": "next to the recover checkpoint, and loaded when the trainer recovers",
     "not": "any ratio in single-controller mode, as other processes compute the loss; or with pipeline parallelism, "
     "as ranks compute it that log nothing; with prox_logp_method=loglinear the policy and mismatch pairs, as their "

@@ -7,8 +7,8 @@
         self.trainer.diag.observe(logprobs=new, old_logprobs=old, model_mask=mask)
         self.log("reward", reward)
 
-Findings go to the Trainer's MLflow and W&B loggers, and next to the event files of its TensorBoardLogger. If it has
-none of these, they go to the runs that are underway. The state of the diagnostics is in Lightning's checkpoints.
+Findings go to the Trainer's MLflow and W&B loggers, and next to the event files of its TensorBoardLogger. They also go
+to every other run that is underway. The state of the diagnostics is in Lightning's checkpoints.
 """
 
 from typing import TYPE_CHECKING, Any

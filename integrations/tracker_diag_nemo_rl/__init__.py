@@ -31,7 +31,7 @@ from tracker_diag_nemo_rl.workers import install
 __all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsLogger", "attach", "install"]
 
 INSTALLED_AS = ("nemo-rl",)
-TESTED = "v0.7.0 and 7ea279a (August 2026): read, not run"
+TESTED = "v0.7.0 and 7ea279a (August 2026): its losses were run by a command, its trainer was read"
 
 SEES: dict[str, str] = {
     "policy": "from the workers of all ranks, where the clipped loss is made, if each process has `install`: of "

@@ -32,7 +32,7 @@ from tracker_diag_prime_rl.samples import Samples
 __all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach", "loss"]
 
 INSTALLED_AS = ("prime-rl",)
-TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026): read, not run"
+TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026): its losses were run by a command, its trainer was read"
 
 SEES: dict[str, str] = {
     "mismatch": "the trainer's log-probabilities less those of the rollout, of sampled tokens",

@@ -29,7 +29,7 @@ SEES: dict[str, str] = {
     "policy": "PPO with a local learner (num_learners=0): each action's log-probability in the last epoch of an "
     "update, less that at the time of sampling",
     "advantage": "PPO with a local learner: by the sign of the advantage",
-    "metrics": "every number of each result, nested names joined by /, under training_iteration",
+    "metrics": "every number of each result but its settings, nested names joined by /, under training_iteration",
     "state": "in a checkpoint's folder, found again by restore_from_path, and by from_checkpoint with the callback",
     "not": "remote learners keep their tensors in their own processes: metrics alone. "
     "There are no tools, so every action is text_only, and rules about post_tool stay blind",

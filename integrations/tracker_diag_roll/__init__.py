@@ -30,7 +30,7 @@ from tracker_diag_roll.workers import install
 
 __all__ = ["SEES", "TESTED", "attach", "install"]
 
-TESTED = "8eb27cc (August 2026): read, not run"
+TESTED = "8eb27cc (August 2026): its losses were run by a command, its trainer was read"
 
 SEES: dict[str, str] = {
     "policy": "from the workers of all ranks, where their losses are made, if each process has `install`: with "

@@ -26,7 +26,8 @@ SEES: dict[str, str] = {
     "advantage": "PPO: by the sign of the advantage, normalised if the loss normalises it",
     "samples": "any algorithm, of episodes that SB3's Monitor wrapper has seen to the end: return, is_success, "
     "TimeLimit.truncated and environment. Their mean is the reward that rules look at, and not rollout/ep_rew_mean, a "
-    "mean of the last hundred. A2C, DQN, SAC and TD3 have a row of ours each hundredth of the run besides those logged",
+    "mean of the last hundred. A2C, DQN, SAC and TD3 have further rows of ours: one after each hundredth of the "
+    "run, if an episode has ended in it",
     "learner": "any algorithm: how large a step's reward is as the learner gets it. Whether it agrees with the return "
     "that the wrapper has recorded. How many time limits have passed without the end of an episode",
     "metrics": "all that the model's logger dumps, of any algorithm, under its step",

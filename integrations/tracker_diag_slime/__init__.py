@@ -31,7 +31,7 @@ from tracker_diag.tensors.store import ThroughStore
 
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]
 
-TESTED = "v0.2.1 to v0.3.1 and 624b824 (August 2026): read, not run"
+TESTED = "v0.2.1 to v0.3.1 and 624b824 (August 2026): its losses were run by a command, its trainer was read"
 
 SEES: dict[str, str] = {
     "mismatch": "with --get-mismatch-metrics or --use-tis: the trainer's log-probabilities before the update less "

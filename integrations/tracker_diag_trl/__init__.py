@@ -24,8 +24,8 @@ __all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
 
 TESTED = "0.29, 1.9, 1.14 and 1.16"
 SEES = {
-    "policy": "GRPO, SDFT and SDPO with num_iterations > 1, or with more steps per generation than gradients are "
-    "accumulated over",
+    "policy": "GRPO, SDFT and SDPO, if gradient_accumulation_steps is no multiple of steps_per_generation × "
+    "num_iterations",
     "mismatch": "GRPO and IW-OPD with vLLM, or GRPO with a rollout_func that gives log-probabilities; tokens that vLLM "
     "could not score are left out and counted",
     "reference": "GRPO with beta > 0; in GKD, SDFT, SDPO and IW-OPD the teacher, on what the student has sampled "

@@ -27,6 +27,23 @@ def by_step(request):
     return lambda: Wandb(request).series("run", "diag/policy/all/p95")
 
 
+@pytest.mark.parametrize("by_module", [False, True])
+def test_a_disabled_run_is_judged_and_nothing_is_written(by_module, tmp_path, monkeypatch):
+    import wandb
+
+    monkeypatch.chdir(tmp_path)
+    yours = wandb.init(mode="disabled")
+    run = wrap(wandb if by_module else yours)
+    for step in range(110):
+        run.diag.observe(**example_batch(step))
+        (wandb if by_module else run).log({"reward": 0.5}, step=step)
+    assert run.diag.step == 109
+    yours.finish()
+    assert [finding.rule.id for finding in run.diag.summary().findings] == ["POL001"]
+    assert run.diag.failures == []
+    assert not (tmp_path / "wandb").exists()
+
+
 @pytest.mark.nightly
 def test_the_time_line_is_there_from_the_alert_on(wandb_offline):
     run = wrap(wandb_offline.start())

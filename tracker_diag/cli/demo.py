@@ -14,7 +14,7 @@ def demo(
         str, typer.Option(help="What goes wrong: healthy, constrained, widen, drift-aware, collapse, stale-narrow.")
     ] = "widen",
     seed: Annotated[int, typer.Option(help="Seed of prompts, tool and sampling.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps; things go wrong from step 80 on.")] = 300,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps; things go wrong after step 80.")] = 300,
     out: Annotated[
         Path, typer.Option(help="Folder for MLflow's and W&B's files, tokens, findings and verdict.")
     ] = Path("demo-out"),

@@ -21,7 +21,7 @@ def postmortem(
     run: Run,
     *,
     out: Annotated[
-        Path | None, typer.Option(help="The folder to make; one in .tracker_diag/postmortem by default.")
+        Path | None, typer.Option(help="The folder to make; by default one in TRACKER_DIAG_DIR or .tracker_diag.")
     ] = None,
     framework: Framework = None,
 ) -> None:

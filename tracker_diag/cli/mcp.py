@@ -20,7 +20,7 @@ A run is: {SOURCE}
 def mcp(
     *,
     texts: Annotated[
-        bool, typer.Option("--texts", help="Let worst_sequences show the text of sequences, not only their ids.")
+        bool, typer.Option("--texts", help="Let worst_sequences show the text of sequences, not only where they are.")
     ] = False,
 ) -> None:
     """Answer an agent's questions about runs, by MCP.

@@ -16,9 +16,9 @@ from tracker_diag.report.console import Terminal, clean
 from tracker_diag.scrub import without_secrets
 
 SOURCE = (
-    "A file or folder (metrics JSONL, CSV, trainer_state.json, TensorBoard, .wandb, console log, notebook, "
-    "evaluations.npz, monitor.csv). Or mlflow:<run id>[@tracking uri], wandb:<entity>/<project>/<run>, or "
-    "<tracker>:<run> of another tracker."
+    "A file or folder (metrics JSONL, CSV, trainer_state.json, TensorBoard, .wandb, notebook, evaluations.npz, "
+    "monitor.csv, console log of verl or Hugging Face). Or mlflow:<run id>[@tracking uri], "
+    "wandb:<entity>/<project>/<run>, or <tracker>:<run> of another tracker."
 )
 
 
@@ -37,7 +37,7 @@ FailOnOption: TypeAlias = Annotated[
 FalseAlarmIn: TypeAlias = Annotated[
     float,
     typer.Option(
-        min=1, help="About one healthy run in this many raises an alarm. A larger number gives fewer and later alarms."
+        min=1, help="The aim: at most one healthy run in this many raises an alarm. A larger number gives later alarms."
     ),
 ]
 Framework: TypeAlias = Annotated[
@@ -50,8 +50,8 @@ Which: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--rules",
-        help="Ids or prefixes with commas: POL,REW010. A folder adds your rules; TRACKER_DIAG_RULES adds them to every "
-        "run.",
+        help="Ids or prefixes with commas keep only those rules: POL,REW010. A folder adds your rules; "
+        "TRACKER_DIAG_RULES adds them to every run.",
     ),
 ]
 

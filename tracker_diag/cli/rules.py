@@ -19,7 +19,7 @@ from tracker_diag.rules.model import schema as rule_schema
 from tracker_diag.rules.record import TIERS, tier_of, why
 from tracker_diag.rules.signals.fired import Fired
 
-rules_app = typer.Typer(help="List and show the rules; write and test your own.", no_args_is_help=True)
+rules_app = typer.Typer(help="List and show the rules; check and test your own.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(help="Folder with one rule a file, or one such file.")]
 

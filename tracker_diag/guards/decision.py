@@ -33,7 +33,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Decision:
-    """What guards that act want done now; false if that is nothing. Guards in dry-run are in `orders` alone."""
+    """What guards that act want done now; false if that is nothing. Guards in dry-run are not in it."""
 
     stop: Literal["training", "update"] | None = None
     """`training`: end the run. `update`: no optimiser steps now; asked again after each step until it is None."""
@@ -54,7 +54,7 @@ class Decision:
     reevaluate: bool = False
     """Evaluate now."""
     orders: tuple[Order, ...] = ()
-    """What guards have said at this call, with the reasons, and what is held on to."""
+    """What guards that act have said at this call, with the reasons, and what is held on to."""
 
     @property
     def reasons(self) -> tuple[str, ...]:

@@ -85,6 +85,8 @@ class Guards:
         with self._health.guard("internal_errors"):
             for error in self.checkpoints.errors():
                 self._health.record("checkpoint_errors", error)
+                if self._health.counts["checkpoint_errors"] > 1:  # each is of another file
+                    self._health.warn([f"checkpoint_errors: {error}"])
             if self.guards or self.checkpoints:
                 self._last |= control.remembered(series)
                 firing = self._incidents(run)

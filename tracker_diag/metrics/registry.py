@@ -114,7 +114,7 @@ TRAINING = (
     Metric("turns", "turns", "mean turns of an episode", "neither", "log"),
     _share("repeat_ratio", "text that repeats itself; of what, the source says"),
     _share("refusal_rate", "responses that refuse"),
-    _share("diversity", "distinct behaviours among the samples of a batch", "lower"),
+    _share("diversity", "distinct behaviours among the samples of a group, mean over groups", "lower"),
     # Tools and the environment.
     Metric("tool_calls", "calls", "mean tool calls of an episode", "neither", "log", per="tool"),
     _share("tool_failure_rate", "tool calls that failed", per="tool"),
@@ -144,7 +144,7 @@ TRAINING = (
     _share("advantage_top_share", "absolute advantage of the top twentieth of the samples over that of all"),
     Metric("advantage_std", "advantage", "standard deviation of the advantages", "neither", "log"),
     Metric("advantage_max", "advantage", "largest advantage of a batch", "higher", "log"),
-    _share("advantage_ess", "effective sample size of |advantage × weight| over trajectories, over n", "lower"),
+    _share("advantage_ess", "effective sample size of |advantage| over trajectories, over n", "lower"),
     _correlation("advantage_success_correlation", "correlation of advantage and success over trajectories", "lower"),
     Metric("positive_logprob", "nat", "mean log-prob of tokens whose advantage is positive", "lower", matters=0.02),
     # Given text.

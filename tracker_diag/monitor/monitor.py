@@ -123,6 +123,9 @@ class Monitor(AbstractContextManager["Monitor"]):
         if ranks is None:  # else the rank that writes to a tracker does, and not each of them
             self._out.tell_people()
         for tracker in trackers:
+            if not isinstance(tracker, Tracker):
+                kind = getattr(tracker, "__name__", type(tracker).__name__)
+                raise DiagError(f"trackers: {kind} given, expected td.Tracker objects; for a run: td.wrap({kind})")
             self.add_tracker(tracker)
         atexit.register(self.close)
 

@@ -167,7 +167,7 @@ class Tally:
 class Tracker:
     """A destination, written to by one thread at a time. A subclass overrides what its tracker can do.
 
-    Any method may raise: the failure is counted under the tracker's name, and training continues. An OSError is
+    Any method may raise: the failure is counted in `diag/health/tracker_errors`, and training continues. An OSError is
     temporary, and delivery tries again. Any other error is final. A tracker is called in the order of the run. The
     calls come from a thread of its own (`Outbox`), unless it is `local`.
     """

@@ -110,12 +110,15 @@ class WandbTracker(Tracker):
         if target is module:
             if run is None:
                 raise DiagError("wandb: no run is underway, expected one; call wandb.init() before wrap(wandb)")
-            return cls(run)
-        return cls(target) if is_a(target, "wandb", "Run") else None
+        elif is_a(target, "wandb", "Run"):
+            run = target
+        else:
+            return None
+        return DisabledRun(run) if run.disabled else cls(run)
 
     @classmethod
     def watch(cls, begun: Callable[[Tracker], None]) -> Off:
-        return on_begin(sys.modules["wandb"], lambda run: begun(cls(run)))
+        return on_begin(sys.modules["wandb"], lambda run: None if run.disabled else begun(cls(run)))
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -271,6 +274,39 @@ class WandbTracker(Tracker):
                 other.held = True
         with writing():
             self.run.log(joined.as_row(), step=step, commit=row is None)
+
+
+class DisabledRun(Tracker):
+    """A run of `mode="disabled"`: your calls are heard, so that rules see your metrics. W&B keeps nothing of it."""
+
+    name = "wandb"
+    takes = ()
+    local = True
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+        self._row = 0
+        self._off: Off | None = None
+        self._listener: Listener | None = None
+
+    def listen(self, listener: Listener | None) -> Off:
+        if listener is None:
+            return super().listen(None)
+        self._listener = listener
+        self._off = listen.on_log(self.run, self._logged, self.tally.failed)
+        return listen.on_end(self.run, listener)
+
+    def _logged(self, given: Mapping[str, Any]) -> None:
+        data, step, commit = given["data"], given.get("step"), given.get("commit")
+        if self._listener and isinstance(data, Mapping):
+            row = self._row if step is None else step
+            self._row = row + (step is None if commit is None else bool(commit))
+            self._listener.hear(data, step, row)
+
+    def close(self) -> None:
+        if self._off:
+            self._off()
+            self._off = None
 
 
 @dataclass
