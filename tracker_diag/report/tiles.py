@@ -177,7 +177,7 @@ def _harm(summary: Summary) -> Tile:
     best, now = digits(outcome.baseline), digits(outcome.value)
     levels = f"{outcome.series}, {best} at its best → {now} recently"
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    means = f"both are means of several steps: {best} up to step {outcome.at or 0:,}, {now} up to step {end:,}"
+    means = f"each is a mean of several steps, which end at step {outcome.at or 0:,} and at step {end:,}"
     if not proven and sinks is None and not lost < -0.05:
         return Tile("no harm yet", levels, means)
     onset = sinks if began is None else began

@@ -55,7 +55,7 @@ def consequence(against: Against) -> str:
     """What became of an arm against the reference, in one sentence without a full stop."""
     outcome = _outcome(against)
     when = f" since {about(against.axis, outcome)}" if outcome else ""
-    return f"{harm(against)}{when}" + (f", {began(against)}" if against.parted[:1] not in ((), (outcome,)) else "")
+    return f"{harm(against)}{when}" + (f" ({began(against)})" if against.parted[:1] not in ((), (outcome,)) else "")
 
 
 def harm(against: Against) -> str:
@@ -74,7 +74,7 @@ def harm(against: Against) -> str:
 def began(against: Against) -> str:
     """Since when it differs, and in which series first; empty where nothing parted."""
     first = next(iter(against.parted), None)
-    return f"it began at {about(against.axis, first)} with {name_of(first.series)}" if first else ""
+    return f"first difference: {name_of(first.series)}, from {about(against.axis, first)}" if first else ""
 
 
 def _outcome(against: Against) -> Parted | None:
