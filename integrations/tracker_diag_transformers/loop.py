@@ -5,8 +5,9 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active, all_ranks, one_of, watch_once, watching
+from tracker_diag.attach.kit import Hooks, add_active, all_ranks, one_of
 from tracker_diag.attach.saved import UNSAVED, Saved
+from tracker_diag.errors import DiagError
 from tracker_diag_transformers import SEES, TESTED
 from tracker_diag_transformers.guarded import Guards
 
@@ -20,7 +21,7 @@ class DiagTracker(GeneralTracker):
     def __init__(self, monitor: Monitor) -> None:
         super().__init__()
         self._monitor = monitor
-        self.hooks = Hooks("accelerate", TESTED)
+        self.hooks, self.over = Hooks("accelerate", TESTED), False
 
     @property
     def tracker(self) -> Monitor:
@@ -30,6 +31,7 @@ class DiagTracker(GeneralTracker):
         self._monitor.log(values, step)
 
     def finish(self) -> None:
+        self.over = True
         self._monitor.close()
         self.hooks.close()
 
@@ -37,13 +39,16 @@ class DiagTracker(GeneralTracker):
 def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[str, Any], guards: Guards) -> Monitor:
     """Add a `DiagTracker` before the other trackers, which end their runs in their turn."""
     one_of(monitor, guards)
-    if (there := watching(accelerator, monitor)) is not None:
-        return there
+    # Those of another run, or of none, are no longer among the trackers.
+    present = next((tracker for tracker in accelerator.trackers if isinstance(tracker, DiagTracker)), None)
+    if present is not None and not present.over:
+        if monitor not in (None, present.tracker):
+            raise DiagError("monitor: another one given, expected that which watches this training already, or none")
+        return present.tracker
     if monitor is None:
         monitor = Monitor(config=config, guards=guards, ranks=all_ranks() if guards else None)
         if accelerator.is_main_process:
             add_active(monitor, *accelerator.trackers, sees=SEES)
-    watch_once(accelerator, monitor, monitor.framework)
     saved = Saved(monitor, getattr(accelerator, "process_index", 0))
     tracker = DiagTracker(monitor)
     accelerator.trackers.insert(0, tracker)

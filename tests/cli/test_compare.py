@@ -36,7 +36,7 @@ def written(tmp_path, rng):
 def test_two_files_are_compared(written):
     result = run("compare", written("calm"), written("wide", 4.0))
     assert result.exit_code == 0
-    assert "tracker_diag: B (wide): no outcome parted (first difference:" in result.stdout
+    assert "tracker_diag: B (wide): no outcome parted (first difference from about step" in result.stdout
     assert "policy/post_tool/p95 since about step 50" in result.stdout
     assert len(result.stdout.splitlines()) <= 25
 
@@ -54,7 +54,7 @@ def test_seeds_stand_with_commas(written):
 
 def test_a_file_whose_name_has_a_comma_is_one_file(written):
     result = run("compare", written("a,b"), written("c", 4.0), "-q")
-    first = "first difference: p95 |log-ratio| after tool results, from about step 50"
+    first = "first difference from about step 50: p95 |log-ratio| after tool results"
     assert result.stdout == f"B (c): no outcome parted ({first})\n"
 
 

@@ -154,6 +154,13 @@ def test_the_parts_of_an_observation_are_looked_at(value, check):
     assert by_name(td.preflight(env=type("Nested", (Works,), changes)()))[check].status == "fail"
 
 
+@pytest.mark.parametrize("part", [None, "hi", np.array(["a", "b"]), np.array([object()])])
+def test_a_part_of_an_observation_need_not_be_a_number(part):
+    given = {"x": np.zeros(1, np.float32), "y": part}
+    changes = {"reset": lambda self: (given, {}), "step": lambda self, action: (given, 1.0, True, False, {})}
+    assert by_name(td.preflight(env=type("Mixed", (Works,), changes)()))["env_steps"].status == "pass"
+
+
 def test_the_parts_of_an_action_are_looked_at():
     space = gymnasium.spaces.Dict(x=gymnasium.spaces.Box(-500, 500, (1,)))
     check = by_name(td.preflight(env=type("Nested", (Works,), {"action_space": space})()))["env_scale"]

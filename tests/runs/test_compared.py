@@ -89,7 +89,7 @@ def test_three_arms_have_a_part_each(rng):
 
 def test_one_line_says_it_of_each_arm(rng):
     output = headline(compare(judged(rng, "a"), judged(rng, "b", 8.0), judged(rng, "c")))
-    first = r"\(first difference: p95 .*, from about step 10\d\); "
+    first = r"\(first difference from about step 10\d: p95 .*\); "
     assert re.match(rf"B \(b\): reward is 0\.\d+ lower on average since about step 1[45]\d {first}", output)
     assert output.endswith("; C (c): nothing parted in 4 series")
 

@@ -216,7 +216,7 @@ class TensorBoard(Adapter):
         last = events.Histograms("diag/policy/post_tool/hist")[-1].histogram_value
         assert last.num == sum(last.bucket) == 8 * 32 * 12
         (first, *_), *_ = [event.tensor_proto.string_val for event in events.Tensors("diag/decision/text")]
-        assert first.startswith(b"**Watch. Token probabilities shift after tool results, ")
+        assert first.startswith(b"**Watch. Token probabilities shift after tool results since ")
         texts = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("diag/findings")]
         assert any("#### POL001 tool" in text and "Find the tokens" in text for text in texts)
         for name in ("text_only", "post_tool"):  # both in one chart

@@ -81,7 +81,7 @@ def test_what_a_run_could_not_send_is_brought_with_its_verdict(mlflow, journals,
     assert done.exit_code == 0, done.output
     note = client.get_run(run_id).data.tags[NOTE_TAG]
     assert (
-        note.count("**Fix it, then start again. NaN or infinity in loss, since step 1.** [Report](#/experiments/0") == 1
+        note.count("**Fix it, then start again. NaN or infinity in loss, since step 1.** [Charts](#/experiments/0") == 1
     )
     assert "As of step" not in note  # it is that of the end, and not that of the alert
 

@@ -32,15 +32,19 @@ def test_a_disabled_run_is_judged_and_nothing_is_written(by_module, tmp_path, mo
     import wandb
 
     monkeypatch.chdir(tmp_path)
-    yours = wandb.init(mode="disabled")
-    run = wrap(wandb if by_module else yours)
-    for step in range(110):
-        run.diag.observe(**example_batch(step))
-        (wandb if by_module else run).log({"reward": 0.5}, step=step)
+    yours = wandb.init(mode="disabled", config={"num_iterations": 2})
+    with yours:
+        run = wrap(wandb if by_module else yours)
+        assert wrap(yours).diag is run.diag
+        for step in range(110):
+            run.diag.observe(**example_batch(step))
+            (wandb if by_module else run).log({"reward": 0.5}, step=step)
     assert run.diag.step == 109
-    yours.finish()
-    assert [finding.rule.id for finding in run.diag.summary().findings] == ["POL001"]
+    assert run.diag.config["num_iterations"] == 2
     assert run.diag.failures == []
+    run.diag.log({"reward": 0.5}, 110)
+    assert run.diag.health["after_close"] == 1, "the block has closed it"
+    assert [finding.rule.id for finding in run.diag.summary().findings] == ["POL001"]
     assert not (tmp_path / "wandb").exists()
 
 

@@ -111,6 +111,8 @@ def add_active(
     before, runs = monitor.trackers, False
     with monitor.guard("integration_errors"):
         for tracker in (*filter(None, map(_written_by, writers)), *active_trackers()):
+            if not tracker.takes:  # a disabled run keeps nothing
+                continue
             runs = True
             if all((known.name, known.address) != (tracker.name, tracker.address) for known in monitor.trackers):
                 monitor.add_tracker(tracker)
@@ -201,11 +203,8 @@ def watching(owner: object, monitor: Monitor | None) -> Monitor | None:
     return there
 
 
-def watch_once(owner: object, monitor: Monitor, framework: str | None) -> None:
-    """Say that `monitor` watches `owner`, whose metrics have the names of `framework`, until it is closed.
-
-    `framework` is None where the names are those of your own loop.
-    """
+def watch_once(owner: object, monitor: Monitor, framework: str) -> None:
+    """Say that `monitor` watches `owner`, whose metrics have the names of `framework`, until it is closed."""
     monitor.framework = framework
 
     def ended() -> None:

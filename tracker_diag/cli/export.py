@@ -36,7 +36,7 @@ def postmortem(
 
     with refusing():
         remains = remains_of(judged(run, framework=framework))
-    place = out or folder() / NAME / file_name(Path(run.partition("@")[0]).name)
+    place = out or folder() / NAME / file_name(Path(run.partition("@")[0] if run.startswith("mlflow:") else run).name)
     try:
         made = write(remains, place)
     except OSError as error:

@@ -122,10 +122,10 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._at_close = ExitStack()
         if ranks is None:  # else the rank that writes to a tracker does, and not each of them
             self._out.tell_people()
+        if other := [tracker for tracker in trackers if not isinstance(tracker, Tracker)]:
+            kind = getattr(other[0], "__name__", type(other[0]).__name__)
+            raise DiagError(f"trackers: {kind} given, expected td.Tracker objects; for a run: td.wrap({kind})")
         for tracker in trackers:
-            if not isinstance(tracker, Tracker):
-                kind = getattr(tracker, "__name__", type(tracker).__name__)
-                raise DiagError(f"trackers: {kind} given, expected td.Tracker objects; for a run: td.wrap({kind})")
             self.add_tracker(tracker)
         atexit.register(self.close)
 

@@ -210,7 +210,8 @@ def _observed(env: Any, observation: Any, played: Played) -> None:
             "normalise the observation, or give the space the shape, dtype and limits that observations have",
         )
     for part in _leaves(observation):
-        if part is None or (isinstance(part, np.ndarray | float) and not np.isfinite(part).all()):
+        number = isinstance(part, float) or (isinstance(part, np.ndarray) and part.dtype.kind in "fc")
+        if observation is None or (number and not np.isfinite(part).all()):
             raise Broken("an observation is None, NaN or infinite", "find which sensor or feature it comes from")
         if isinstance(part, np.ndarray) and part.dtype.kind == "f" and part.size:
             played.largest = max(played.largest, float(np.abs(part).max()))

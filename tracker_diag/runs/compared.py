@@ -74,7 +74,7 @@ def harm(against: Against) -> str:
 def began(against: Against) -> str:
     """Since when it differs, and in which series first; empty where nothing parted."""
     first = next(iter(against.parted), None)
-    return f"first difference: {name_of(first.series)}, from {about(against.axis, first)}" if first else ""
+    return f"first difference from {about(against.axis, first)}: {name_of(first.series)}" if first else ""
 
 
 def _outcome(against: Against) -> Parted | None:

@@ -103,10 +103,10 @@ class FanOut:
 
     def hand_over(self, step: int, *entries: Entry) -> None:
         """Write what is of no step of the training, such as a file: to the trackers, and not to the log."""
-        passed = self._passed(entries)
-        for tracker in self.trackers if passed else ():
-            with self._guard():
-                give(tracker, step, passed)
+        for entry in self._passed(entries):
+            for tracker in self.trackers:
+                with self._guard():
+                    give(tracker, step, [entry])
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """Write the end to all of them first: while one that is down is waited for, the others finish."""

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,7 +19,7 @@ from tracker_diag.records import Record, Scalar
 from tracker_diag.trackers.delivery.journal import Journal, base_of, journal_for
 from tracker_diag.trackers.delivery.lines import LINED, entry_of, line_of, scalars_line
 from tracker_diag.trackers.delivery.patience import EXIT_TIMEOUT, exit_timeout, jittered
-from tracker_diag.trackers.tracker import RECORDS, End, Entry, Refused, Tracker, asked, give, writing
+from tracker_diag.trackers.tracker import RECORDS, Description, End, Entry, Refused, Tracker, asked, give, writing
 
 MEMORY = 1000
 """Entries that are kept in memory where the disk takes none."""
@@ -85,6 +86,8 @@ class Outbox(Tracker):
         self._pause = 0.0
         """Between two attempts at the end."""
         self._stop = False
+        self._left_over = False
+        """Whether a dead process left the journal."""
         self._hurry = False
         """Something that is not to wait for the tracker's pace is there, or is waited for."""
         self._handing: object = None
@@ -125,7 +128,7 @@ class Outbox(Tracker):
     def drain(self, seconds: float) -> bool:
         """Deliver what waits and end, for a journal that a dead process left; whether all was delivered."""
         with self._wake:
-            self._stop = True
+            self._stop = self._left_over = True
             self._end_within(seconds, seconds)
         return self._finish()
 
@@ -364,7 +367,10 @@ class Outbox(Tracker):
             raise Refused(f"{self.name}: a damaged line in {self._journal and self._journal.path} is left out")
         if "scalars" not in line:
             if "sent" not in line:
-                give(self.inner, step, [entry_of(line)], at)
+                entry = entry_of(line)
+                if isinstance(entry, Description) and self._left_over:
+                    entry = replace(entry, over=False)  # the report is not sent with it
+                give(self.inner, step, [entry], at)
             return
         known, number = self._there.get(step, ()), line["n"]
         scalars = [Scalar(name, value) for name, value in line["scalars"].items() if name not in known]

@@ -20,6 +20,7 @@ from typing import Any
 
 from tracker_diag.errors import DiagError, require
 from tracker_diag.health import open_in_forks
+from tracker_diag.hooks import Unlocked, all_off, before
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Scalar
 from tracker_diag.report.console import near
@@ -289,12 +290,24 @@ class DisabledRun(Tracker):
         self._off: Off | None = None
         self._listener: Listener | None = None
 
+    @property
+    def key(self) -> tuple[str, object]:
+        return self.name, self.run.id
+
+    @property
+    def config(self) -> Mapping[str, object]:
+        settings: Mapping[str, object] = self.run.config.as_dict()
+        return settings
+
     def listen(self, listener: Listener | None) -> Off:
         if listener is None:
             return super().listen(None)
         self._listener = listener
         self._off = listen.on_log(self.run, self._logged, self.tally.failed)
-        return listen.on_end(self.run, listener)
+        # Such a run has no teardown: a `with` block calls this alone.
+        own = Unlocked(listener.record)
+        left = [before(self.run, "_finish", (), lambda _: listener.end(), own)] if hasattr(self.run, "_finish") else []
+        return all_off(listen.on_end(self.run, listener), *left)
 
     def _logged(self, given: Mapping[str, Any]) -> None:
         data, step, commit = given["data"], given.get("step"), given.get("commit")
