@@ -654,11 +654,11 @@ def test_metrics_of_any_library_and_things_that_are_no_numbers_are_taken_when_th
     changing = torch.tensor(3.0)
     monitor.log(
         {"a": 1, "b": np.float32(2), "c": changing, "d": np.array(4), "e": True, "f": "text", "g": [1],
-         "h": np.array([1.0]), "i": None, "j": 10**400, "k": -(10**400)},
+         "h": np.array([1.0]), "i": None, 5: 1.0, "l": np.ones(2), "j": 10**400, "k": -(10**400)},
         np.int64(0),
     )  # fmt: skip
     changing += 98
-    assert seen.own[0] == {"a": 1, "b": 2, "c": 3, "d": 4, "j": math.inf, "k": -math.inf}
+    assert seen.own[0] == {"a": 1, "b": 2, "c": 3, "d": 4, "h": 1, "j": math.inf, "k": -math.inf}
     assert json.loads(json.dumps(monitor.summary().to_json()))["run"]["last_step"] == 0
 
 
@@ -839,8 +839,8 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 24; leave it out, and the diagnostics begin anew"),
-        ({"version": 24}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({}, "state: version None given, expected 25; leave it out, and the diagnostics begin anew"),
+        ({"version": 25}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):

@@ -1,11 +1,13 @@
 """Stop, watch or continue: never without evidence, and never past what is ongoing."""
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracker_diag import Monitor
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import connected
 from tracker_diag.rules.loader import catalog
@@ -34,6 +36,30 @@ REWARD = finding("OUT001", 130, 140, evidence=(fell("reward", 0.703, 120, "rewar
 
 def advise(*findings, best=()):
     return recommend(connected(findings), best)
+
+
+def test_where_a_run_logs_each_hundredth_step_the_last_good_one_was_logged():
+    monitor = Monitor([])
+    for row in range(60):
+        monitor.log({"loss": math.nan if row >= 30 else 1.0, "reward": row / 60}, 100 * row)
+    advice = monitor.close().recommendation
+    assert (advice.action, advice.last_good_step) == ("stop", 2900)
+
+
+def test_levels_with_a_large_offset_look_different():
+    monitor = Monitor([])
+    for row in range(300):
+        monitor.log({"reward": 1e6 + min(row, 100) / 100 - 0.8 * (row > 200)}, row)
+    says = monitor.close().recommendation.says
+    assert says.startswith("No. reward is 1000000 recently, 1000001 at its best")
+
+
+def test_a_row_that_could_not_be_judged_is_in_the_verdict():
+    monitor = Monitor([])
+    with monitor.guard("internal_errors"):
+        raise RuntimeError
+    monitor.log({"reward": 0.5}, 0)
+    assert "1 calls could not be judged or taken in; the first warning says why" in monitor.close().caveats
 
 
 @pytest.mark.parametrize(

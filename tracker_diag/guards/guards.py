@@ -150,7 +150,7 @@ class Guards:
             loud = [incident for incident in self._incidents(run) if LOUD.holds(incident)]
             self.checkpoints.register(path, step, [incident.id for incident in loud])
             for incident in loud:  # it may be of an earlier step
-                self.checkpoints.taint(incident.onset, incident.id)
+                self.checkpoints.taint(incident.good_until + 1, incident.id)
 
     def saved_in(self, path: Path) -> None:
         """A checkpoint is at `path`: what outlives a rollback is kept next to it."""
@@ -207,7 +207,7 @@ class Guards:
                 memory.follow(self._firing, there)
             for incident in self._firing:
                 if LOUD.holds(incident):
-                    self.checkpoints.taint(incident.onset, incident.id)
+                    self.checkpoints.taint(incident.good_until + 1, incident.id)
         return self._firing
 
     def _held(self, guard: Guard, memory: Memory, step: int, firing: Sequence[Incident]) -> list[str]:
@@ -278,7 +278,7 @@ class Guards:
         value: Value = None
         what = guard.do.replace("_", " ")
         if guard.do == "rollback" and not undone:
-            onset = min(incident.onset for incident in due)
+            onset = 1 + min(incident.good_until for incident in due)
             others = (self._agreement.others,) if self._agreement else ()
             checks: tuple[Check, ...] = (self.checkpoints.reread, *others) if guard.act else ()
             value, wrong, certain = self.checkpoints.before(onset, *checks)

@@ -44,7 +44,7 @@ from tracker_diag.trackers.tracker import Entry, Tracker
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 24
+STATE_VERSION = 25
 
 
 class Monitor(AbstractContextManager["Monitor"]):

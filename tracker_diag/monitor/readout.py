@@ -116,6 +116,8 @@ _LEFT_OUT = {
     "rejected_batches": "{} batches were rejected; the first warning says why",
     "rejected_samples": "{} calls of samples were rejected; the first warning says why",
     "late_steps": "{} calls went back to an earlier step, and their metrics were left out",
+    "internal_errors": "{} calls could not be judged or taken in; the first warning says why",
+    "interrupted_steps": "{} steps were interrupted by a signal, and are left out",
 }
 SAY_OBSERVE = "call run.diag.observe(...) in each step"
 LATE = "expect(rows={}): the run has begun, so this changes nothing; say it before the first step"

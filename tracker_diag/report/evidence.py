@@ -2,7 +2,7 @@
 
 from tracker_diag.report.curves import main_finding
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.reading import Reading, different
 from tracker_diag.rules.signals.gain import Gain
 from tracker_diag.rules.triage import Summary
 
@@ -69,8 +69,8 @@ def outcomes(summary: Summary) -> list[str]:
 
 def best_level(reading: Reading) -> str:
     """Of an outcome, its best level, where that was, and its last one; each is a mean over some rows."""
-    best = f"{reading.baseline:.3g} at its best (mean of several steps up to {reading.at})"
-    return f"{reading.series} {reading.value:.3g} recently, {best}"
+    now, best = different(reading.value or 0.0, reading.baseline or 0.0)
+    return f"{reading.series} {now} recently, {best} at its best (mean of several steps up to {reading.at})"
 
 
 def in_words(reading: Reading) -> str:

@@ -12,7 +12,7 @@ from tracker_diag.report.evidence import damage, spent
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.rules.few_rows import waiting
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.reading import Reading, different
 from tracker_diag.rules.recommendation import watched_level
 from tracker_diag.rules.triage import Summary
 
@@ -102,9 +102,15 @@ def has_fallen(outcome: Reading) -> bool:
 
 def fallen(outcome: Reading) -> str:
     """How far an outcome fell, and since when."""
-    best, last = (digits(level or 0.0) for level in (outcome.baseline, outcome.value))
+    best, last = _both(outcome.baseline or 0.0, outcome.value or 0.0)
     when = "" if outcome.onset is None else f" since about step {outcome.onset:,}"
     return f"{outcome.series} fell from {best} to {last}{when}"
+
+
+def _both(best: float, now: float) -> tuple[str, str]:
+    """Two levels of an outcome, so that they look different if they are."""
+    texts = digits(best), digits(now)
+    return different(best, now) if texts[0] == texts[1] else texts
 
 
 def _next_to_outcome(summary: Summary, first: Finding, now: Now | None) -> Now | None:
@@ -174,10 +180,10 @@ def _harm(summary: Summary) -> Tile:
     began, sinks = harm_began(summary), outcome.onset
     proven = began is not None or outcome.holds is True
     lost = (outcome.value - outcome.baseline) / abs(outcome.baseline) if outcome.baseline else math.nan
-    best, now = digits(outcome.baseline), digits(outcome.value)
+    best, now = _both(outcome.baseline, outcome.value)
     levels = f"{outcome.series}, {best} at its best → {now} recently"
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    means = f"each is a mean of several steps, which end at step {outcome.at or 0:,} and at step {end:,}"
+    means = f"both values are means of several steps, up to step {outcome.at or 0:,} and up to step {end:,}"
     if not proven and sinks is None and not lost < -0.05:
         return Tile("no harm yet", levels, means)
     onset = sinks if began is None else began

@@ -40,6 +40,13 @@ class Finding:
     """The step at which harm was first seen, if none was when it fired; until then it is a note."""
     unproven: bool = False
     """Whether it is in an incident that no rule with a record is above info in; see `rules.record`."""
+    before: int | None = None
+    """The last step before its onset at which the rule was judged; None where it never was."""
+
+    @property
+    def good_until(self) -> int:
+        """The last step that it says nothing against: runs do not log, and rules do not judge, at every step."""
+        return self.onset - 1 if self.before is None else self.before
 
     @property
     def severity(self) -> Severity:

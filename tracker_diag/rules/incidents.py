@@ -57,6 +57,11 @@ class Incident:
         return self.cause.onset
 
     @property
+    def good_until(self) -> int:
+        """The last step that it says nothing against."""
+        return self.cause.good_until
+
+    @property
     def id(self) -> str:
         """Its name among those of the run; another one if a better cause is found."""
         place = ":".join(part for part in (self.cause.pair, self.cause.slice) if part)

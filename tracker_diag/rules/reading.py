@@ -39,3 +39,12 @@ class Reading:
         unknown = Reason.of_state(state["unknown"]) if state["unknown"] else None
         kept: dict[str, Any] = {**state, "unknown": unknown, "keys": tuple(state["keys"])}
         return cls(**kept)
+
+
+def different(value: float, other: float) -> tuple[str, str]:
+    """Both with three digits, or with as many as it takes to see that they differ: rewards may have a large offset."""
+    for digits in range(3, 13):
+        texts = f"{value:.{digits}g}", f"{other:.{digits}g}"
+        if texts[0] != texts[1]:
+            return texts
+    return f"{value:.3g}", f"{other:.3g}"

@@ -9,7 +9,7 @@ from tracker_diag.metrics.series import any_of
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import DAMAGE, UNSURE, Incident, never_rose
 from tracker_diag.rules.model import Link
-from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.reading import Reading, different
 from tracker_diag.rules.signals.collapse import Collapse
 from tracker_diag.rules.signals.gain import Gain
 
@@ -128,7 +128,8 @@ def _noted(notes: Sequence[Incident], outcomes: Sequence[Reading], target: str) 
 def _stops(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> str | None:
     """Why the run must not continue; None if it may be watched."""
     if lost:
-        return f"{lost[0].series} is {lost[0].value:.3g} recently, {lost[0].baseline:.3g} at its best"
+        now, best = different(lost[0].value or 0.0, lost[0].baseline or 0.0)
+        return f"{lost[0].series} is {now} recently, {best} at its best"
     harm = [f for f in ongoing if f.severity == "error" or (f.rule.link == DAMAGE and not any_of(f.slice))]
     faults = harm or [f for f in ongoing if f.rule.link in NOT_TO_BE_TRUSTED]
     if not faults:
@@ -143,7 +144,8 @@ def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], otherwise:
     until = f"until {level.series} is near {level.baseline:.3g} again" if level else "until it ends"
     parts = [f"Watch. {first.rule.title} since step {first.onset}, {until}"]
     if sinks := next((outcome for outcome in outcomes if outcome.onset is not None), None):
-        parts.append(f"{sinks.series} is {sinks.value:.3g} since step {sinks.onset}, {sinks.baseline:.3g} at its best")
+        now, best = different(sinks.value or 0.0, sinks.baseline or 0.0)
+        parts.append(f"{sinks.series} is {now} since step {sinks.onset}, {best} at its best")
     elif outcomes:
         names = " and ".join(outcome.series for outcome in outcomes[:2])
         parts.append(f"{names} {'shows' if len(outcomes) == 1 else 'show'} no harm so far")
@@ -183,7 +185,7 @@ def _last_good(
         began_with_the_run = any(isinstance(signal, Gain) and signal.never for _, signal in held)
         if not levels and not began_with_the_run:
             unsure = math.ceil(UNSURE * ((finding.fired or finding.onset) - finding.onset))
-            before = finding.onset - 1
+            before = finding.good_until
             steps.append((before - unsure if before > unsure else before, f"before {finding.rule.id} began"))
     step, why = min(steps, key=lambda good: good[0], default=(-1, ""))
     return (step, why) if step > 0 else None

@@ -20,7 +20,7 @@ from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.level import OffLevel
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.reading import Reading, different
 from tracker_diag.rules.series import Place, horizon
 from tracker_diag.rules.signals.base import Signal, has_come
 
@@ -44,6 +44,7 @@ class Watch(Saved):
 
     kept: ClassVar[tuple[str, ...]] = (
         "_held", "_failed", "_since", "_missed", "_gap", "_judged", "state", "_has_seen", "_was_false", "_is_anew",
+        "_well", "_apart",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, at: Place, signals: Mapping[str, Signal]) -> None:
@@ -76,6 +77,10 @@ class Watch(Saved):
         self._held, self._failed, self._since = 0, 0, 0
         self._was_false = False
         """Whether its condition did not hold at some step. Before the first verdict nobody knows."""
+        self._well: int | None = None
+        """The last step at which it did not hold, and nothing was pending."""
+        self._apart = 1
+        """Steps between two of these."""
         self._judged: tuple[int, bool | None] | None = None
         """The last step and its verdict."""
         self.state: RuleState = "unknown"
@@ -233,6 +238,7 @@ class Watch(Saved):
             evidence=tuple(readings[name] for name in self._shown),
             carried_by=carried,
             spared=self._is_harmless(),
+            before=None if self._well is None else self._well if self._well < onset else onset - self._apart,
         )
         return True
 
@@ -260,6 +266,9 @@ class Watch(Saved):
 
     def _false(self, step: int) -> bool:
         held, self._held, self._was_false = self._held, 0, True
+        if not held:
+            self._apart = 1 if self._well is None else max(1, step - self._well)
+            self._well = step
         if self.state == "firing" and self.finding:
             self._failed += 1
             if self._failed <= self._keep_firing_steps:
@@ -295,10 +304,17 @@ def _render(rule: Rule, readings: Mapping[str, Reading], pair: Pair | None, slic
             parts.append(pair or "")
         elif name is not None:
             signal, field = name.split(".")
-            value = getattr(readings[signal], field)
-            parts.append(_UNKNOWN if value is None else format(value, spec or ""))
+            parts.append(_shown(readings[signal], field, spec or ""))
     text = re.sub(rf" \([^()]*{_UNKNOWN}[^()]*\)", "", "".join(parts))
     return "; ".join(part for part in text.split("; ") if _UNKNOWN not in part) or rule.title
+
+
+def _shown(reading: Reading, field: str, spec: str) -> str:
+    """A number of `reading`; its value and its baseline so that they look different if they are."""
+    value, other = getattr(reading, field), {"value": reading.baseline, "baseline": reading.value}.get(field)
+    if value is None:
+        return _UNKNOWN
+    return different(value, other)[0] if spec == ".3g" and other is not None else format(value, spec)
 
 
 _UNKNOWN = "\0"

@@ -92,7 +92,10 @@ def numbers(metrics: Mapping[str, object]) -> dict[str, float]:
     """The metrics that are single numbers, of whatever library, as floats; taken now, before they change."""
     numbers_of: dict[str, float] = {}
     for key, value in metrics.items():
-        single = hasattr(value, "item") and getattr(value, "ndim", 1) == 0  # a scalar of numpy or torch
+        if not isinstance(key, str):  # no tracker takes it
+            continue
+        # A scalar of numpy or torch, or an array of one: trackers take both.
+        single = hasattr(value, "item") and math.prod(getattr(value, "shape", (0,))) == 1
         number = value.item() if single else value  # type: ignore[attr-defined]
         if isinstance(number, int | float) and not isinstance(number, bool):
             try:
