@@ -46,6 +46,16 @@ def test_where_a_run_logs_each_hundredth_step_the_last_good_one_was_logged():
     assert (advice.action, advice.last_good_step) == ("stop", 2900)
 
 
+def test_a_fall_that_no_rule_is_sure_of_yet_is_to_be_watched():
+    monitor = Monitor([])
+    for row in range(300):
+        monitor.log({"reward": min(row, 150) / 200 + 0.02 * math.sin(7 * row) if row < 290 else 0.02}, row)
+    advice = monitor.summary().recommendation
+    assert advice.action == "watch"
+    assert advice.says.startswith("Watch. reward is 0.02")
+    assert advice.says.endswith("at its best; no rule is sure yet")
+
+
 def test_levels_with_a_large_offset_look_different():
     monitor = Monitor([])
     for row in range(300):

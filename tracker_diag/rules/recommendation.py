@@ -92,7 +92,7 @@ def recommend(
     if not loud and not lost:
         known = ", but for what is acknowledged" if any(incident.acknowledged for incident in incidents) else ""
         nothing = Recommendation("continue", True, None, f"Yes. No rule fired at warn or above{known}", target)
-        return _noted(notes, outcomes, target) or nothing
+        return _noted(notes, outcomes, target) or _sinks(outcomes, target) or nothing
     ongoing = [f for incident in loud for f in incident.findings if f.state == "firing" and f.severity != "info"]
     if not ongoing and not lost:
         over = max((f.resolved for incident in loud for f in incident.findings if f.resolved is not None), default=None)
@@ -114,6 +114,19 @@ def recommend(
     so_far = "so far " if underway else ""
     says = f"No. {reason}; fix it, then resume from step {step} or earlier ({so_far}{why})"
     return Recommendation("stop", False, step, says, target)
+
+
+def _sinks(outcomes: Sequence[Reading], target: str) -> Recommendation | None:
+    """That an outcome is to be watched whose fall is not long enough yet for a rule."""
+    falling = next((outcome for outcome in outcomes if outcome.onset is not None), None)
+    if falling is None:
+        return None
+    return Recommendation("watch", False, None, f"Watch. {_fall(falling)}; no rule is sure yet", target)
+
+
+def _fall(outcome: Reading) -> str:
+    now, best = different(outcome.value or 0.0, outcome.baseline or 0.0)
+    return f"{outcome.series} is {now} since step {outcome.onset}, {best} at its best"
 
 
 def _noted(notes: Sequence[Incident], outcomes: Sequence[Reading], target: str) -> Recommendation | None:
@@ -144,8 +157,7 @@ def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], otherwise:
     until = f"until {level.series} is near {level.baseline:.3g} again" if level else "until it ends"
     parts = [f"Watch. {first.rule.title} since step {first.onset}, {until}"]
     if sinks := next((outcome for outcome in outcomes if outcome.onset is not None), None):
-        now, best = different(sinks.value or 0.0, sinks.baseline or 0.0)
-        parts.append(f"{sinks.series} is {now} since step {sinks.onset}, {best} at its best")
+        parts.append(_fall(sinks))
     elif outcomes:
         names = " and ".join(outcome.series for outcome in outcomes[:2])
         parts.append(f"{names} {'shows' if len(outcomes) == 1 else 'show'} no harm so far")

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -148,9 +149,12 @@ def compare(reference: Diagnosis | Sequence[Diagnosis], *others: Diagnosis | Seq
     `detect.parting`.
 
     Raises:
-        SourceError: one run is given twice, or has no series in common with the reference.
+        SourceError: one run is given twice, is no `Diagnosis`, or has no series in common with the reference.
     """
     groups = [(runs,) if isinstance(runs, Diagnosis) else tuple(runs) for runs in (reference, *others)]
+    for run in chain.from_iterable(groups):
+        if not isinstance(run, Diagnosis):
+            raise SourceError(f"{type(run).__name__} given, expected what td.diagnose returns: td.diagnose(run)")
     source, times = Counter(run.run.source for group in groups for run in group).most_common(1)[0]
     if times > 1:
         raise SourceError(f"{source}: given twice, expected different runs")
@@ -275,6 +279,8 @@ def _unsure(points: Sequence[Points], axis: Axis, references: int, *, few: bool)
     if not few and abs(after - before) <= MAY_DIFFER * error:
         return ""
     why = "so few values" if few else "one run a side" if len(points) == 2 else "so few runs"
+    if after == before:
+        return f"is {after:.3g} in both over the last third: not sure with {why}"
     change = "lower" if after < before else "higher"
     return f"seems {change}, {after:.3g} against {before:.3g} over the last third: not sure with {why}"
 

@@ -161,6 +161,7 @@ def diagnose(
     if evaluation and evaluation not in logged:
         ours = {key: next(iter(judge.keys.values({key: 0.0})), "") for key in logged}
         there = [key for key, name in ours.items() if name.partition(":")[0] in (TARGET, EVALUATION)]
+        there += [key for key, name in ours.items() if not name and not is_ours(key)]  # any other key may be named too
         raise UnknownName("evaluation", evaluation, tuple(there) or ("none, as the log has no evaluation",))
     so_far.include(*judge_steps(judge, _counted(inputs_of(new), len(new), progress)))
     series, notices = dict(so_far.series), so_far.notices

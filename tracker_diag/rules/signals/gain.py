@@ -37,13 +37,14 @@ class Gain(OverTheRun):
     never: bool = False
     """Hold if nothing has been gained. Unknown before 80 % of the run's expected rows, or 1,000 rows."""
     sure: bool = False
-    """Hold only if the levels are clear now. Ranks alone, or earlier rows, are not enough."""
+    """Hold only if the levels are clear now. Ranks alone, or earlier rows, are not enough. With too few rows, it is no:
+    a rule that asks for it under `unless` must see a run with few evaluations too."""
     else_no: bool = False
     """Answer no, and not unknown, while there are too few rows. Useful if a rule has other ways to hold."""
 
     def begin(self, at: Place) -> None:
         super().begin(at)
-        self._too_early = False if self.else_no else None
+        self._too_early = False if self.else_no or self.sure else None
         if self.never:
             self._enough = int(MOSTLY * (at.settings.expected_steps or UNKNOWN_LENGTH))
             self._needed = LEVELS
