@@ -170,7 +170,7 @@ def test_a_run_without_reward_is_compared_by_what_it_has_and_the_rest_is_named(r
 
 
 def test_bad_input_is_told(rng):
-    run, nothing = judged(rows(rng), "a"), judged({step: {"zzz": 1.0} for step in range(50)}, "z")
+    run, nothing = judged(rows(rng), "a"), judged({step: {"loss_scale": 1.0} for step in range(50)}, "z")
     for wrong in ("a.jsonl", [{"loss": 1.0}], None):
         with pytest.raises((SourceError, TypeError), match=r"given, expected what td.diagnose returns|not iterable"):
             compare(wrong, wrong)
@@ -178,7 +178,7 @@ def test_bad_input_is_told(rng):
         compare(run, run)
     with pytest.raises(SourceError, match=r"^one run given, to compare it takes two or more$"):
         compare(run)
-    with pytest.raises(SourceError, match=r"^z: no series in common with a \(none that is known; .*\)$"):
+    with pytest.raises(SourceError, match=r"^z: no series in common with a \(loss_scale; .*\)$"):
         compare(run, nothing)
 
 

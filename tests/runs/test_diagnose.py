@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tracker_diag import Monitor
 from tracker_diag.cli.app import app
-from tracker_diag.errors import UnknownName
+from tracker_diag.errors import SourceError, UnknownName
 from tracker_diag.report.console import plain
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.runs import diagnose as diagnosing
@@ -167,6 +167,14 @@ def test_the_algorithm_is_told_by_keys_that_it_alone_logs(keys, algorithm):
     assert diagnose(FinishedRun("a run", rows, {}, {}, ())).algorithm == algorithm
     assert diagnose(FinishedRun("a run", rows, {"loss_type": "gspo"}, {}, ())).algorithm == "gspo"
     assert diagnose(FinishedRun("a run", rows, {}, {}, ()), algorithm="grpo").algorithm == "grpo"
+
+
+def test_a_finished_run_of_which_nothing_is_known_is_refused():
+    rows = [{"step": step, "foo": 1.0, "bar": 2.0} for step in range(50)]
+    with pytest.raises(SourceError, match=r"none of its metrics is known here \(it has foo, bar\); name its framework"):
+        diagnose(rows)
+    assert diagnose(rows, underway=True).series == {}
+    assert diagnose(rows, evaluation="foo").series["eval_score"]
 
 
 @pytest.mark.parametrize("evaluations", [("val-core/math/acc/mean@1", "val-core/aime/acc/mean@1"), ()])

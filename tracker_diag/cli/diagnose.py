@@ -55,10 +55,7 @@ def diagnose(
             since=since, acknowledged=_reasons(acknowledge or ()), expected_runs_between_false_alarms=false_alarm_in,
         )  # fmt: skip
     if not result.series and not result.summary.findings:
-        keys = ", ".join(result.keys.unmapped[:5]) or "none"
-        options.refuse(
-            f"{source}: none of its metrics is known here (it has {keys}); name its framework with --framework"
-        )
+        options.refuse(f"{source}: it has no metrics")
     if html:
         options.save("--html", html, run_page(result))
     if as_json:

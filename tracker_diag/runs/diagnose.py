@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from tracker_diag.detect.growth import USUAL, GrowthSettings
-from tracker_diag.errors import UnknownName, require
+from tracker_diag.errors import SourceError, UnknownName, require
 from tracker_diag.metrics.aliases import EVALUATION, TARGET, KeyMap, frameworks, nearest
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.curves import chosen
@@ -132,7 +132,7 @@ def diagnose(
 
     Raises:
         RuleError: a rule that cannot be used.
-        SourceError: `run` cannot be read.
+        SourceError: `run` cannot be read, or has ended and none of its metrics is known.
         UnknownName: there are no aliases for `framework`, a rule of `acknowledged` is not in force, or the log has no
             `evaluation`.
     """
@@ -165,6 +165,10 @@ def diagnose(
         raise UnknownName("evaluation", evaluation, tuple(there) or ("none, as the log has no evaluation",))
     so_far.include(*judge_steps(judge, _counted(inputs_of(new), len(new), progress)))
     series, notices = dict(so_far.series), so_far.notices
+    if logged and not (series or underway or judge.engine.findings):
+        names = ", ".join(judge.keys.unmapped[:5])
+        do = "name its framework (--framework), or its evaluation (--evaluation)"
+        raise SourceError(f"{run.source}: none of its metrics is known here (it has {names}); {do}")
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = judge.summary(run.source, len(steps), first, last)
