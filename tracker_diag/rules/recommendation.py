@@ -92,7 +92,7 @@ def recommend(
     if not loud and not lost:
         known = ", but for what is acknowledged" if any(incident.acknowledged for incident in incidents) else ""
         nothing = Recommendation("continue", True, None, f"Yes. No rule fired at warn or above{known}", target)
-        return _noted(notes, outcomes, target) or _sinks(outcomes, target) or nothing
+        return _noted(notes, outcomes, target) or _sinks(targets, target) or nothing
     ongoing = [f for incident in loud for f in incident.findings if f.state == "firing" and f.severity != "info"]
     if not ongoing and not lost:
         over = max((f.resolved for incident in loud for f in incident.findings if f.resolved is not None), default=None)
@@ -116,9 +116,9 @@ def recommend(
     return Recommendation("stop", False, step, says, target)
 
 
-def _sinks(outcomes: Sequence[Reading], target: str) -> Recommendation | None:
-    """That an outcome is to be watched whose fall is not long enough yet for a rule."""
-    falling = next((outcome for outcome in outcomes if outcome.onset is not None), None)
+def _sinks(targets: Sequence[Reading], target: str) -> Recommendation | None:
+    """That a target is to be watched whose fall is not long enough yet for a rule."""
+    falling = next((outcome for outcome in targets if outcome.onset is not None), None)
     if falling is None:
         return None
     return Recommendation("watch", False, None, f"Watch. {_fall(falling)}; no rule is sure yet", target)
