@@ -41,11 +41,11 @@ class Finding:
     unproven: bool = False
     """Whether it is in an incident that no rule with a record is above info in; see `rules.record`."""
     before: int | None = None
-    """The last step before its onset at which the rule was judged; None where it never was."""
+    """The last step before its onset that the run logged; None where that is not known."""
 
     @property
     def good_until(self) -> int:
-        """The last step that it says nothing against: runs do not log, and rules do not judge, at every step."""
+        """The last step that it says nothing against: runs do not log at every step."""
         return self.onset - 1 if self.before is None else self.before
 
     @property

@@ -44,7 +44,7 @@ class Watch(Saved):
 
     kept: ClassVar[tuple[str, ...]] = (
         "_held", "_failed", "_since", "_missed", "_gap", "_judged", "state", "_has_seen", "_was_false", "_is_anew",
-        "_well", "_apart",
+        "_row", "_apart", "_before",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, at: Place, signals: Mapping[str, Signal]) -> None:
@@ -77,10 +77,12 @@ class Watch(Saved):
         self._held, self._failed, self._since = 0, 0, 0
         self._was_false = False
         """Whether its condition did not hold at some step. Before the first verdict nobody knows."""
-        self._well: int | None = None
-        """The last step at which it did not hold, and nothing was pending."""
+        self._row: int | None = None
+        """The last step."""
         self._apart = 1
-        """Steps between two of these."""
+        """How many steps of the training lie between the last two."""
+        self._before: int | None = None
+        """The step before `_since`."""
         self._judged: tuple[int, bool | None] | None = None
         """The last step and its verdict."""
         self.state: RuleState = "unknown"
@@ -114,6 +116,9 @@ class Watch(Saved):
 
     def step(self, observed: Observed) -> bool:
         """Evaluate one step, after the signals. Returns whether a finding began, fired or was resolved."""
+        if self._row is not None and self._row != observed.step:
+            self._apart = max(1, observed.step - self._row)
+        self._row = observed.step
         for level in self._off.values():
             level.update()
         if self.moved:  # most steps change nothing
@@ -203,7 +208,7 @@ class Watch(Saved):
     def _true(self, observed: Observed) -> bool:
         self._failed, step = 0, observed.step
         if self._held == 0:
-            self._since = step
+            self._since, self._before = step, step - self._apart
         self._held += 1
         if self.state == "firing":
             return self._harms(step)
@@ -238,7 +243,7 @@ class Watch(Saved):
             evidence=tuple(readings[name] for name in self._shown),
             carried_by=carried,
             spared=self._is_harmless(),
-            before=None if self._well is None else self._well if self._well < onset else onset - self._apart,
+            before=min(onset - self._apart, onset - 1 if self._before is None else self._before),
         )
         return True
 
@@ -266,9 +271,6 @@ class Watch(Saved):
 
     def _false(self, step: int) -> bool:
         held, self._held, self._was_false = self._held, 0, True
-        if not held:
-            self._apart = 1 if self._well is None else max(1, step - self._well)
-            self._well = step
         if self.state == "firing" and self.finding:
             self._failed += 1
             if self._failed <= self._keep_firing_steps:
