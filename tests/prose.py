@@ -27,6 +27,7 @@ LONGEST = 20
 RETIRED = {
     r"told": "reported", r"mend(s|ed)?": "fix", r"go(es|ing)? on|went on": "continue", r"apart": "separately",
     r"beside": "next to", r"on end": "in a row", r"lies": "is", r"stands": "is", r"whoever": "who",
+    r"beg[iu]ns? anew": "start over",
 }  # fmt: skip
 """Words of DESIGN's list, each with one to use for it. `one` is retired as a name alone."""
 VARIABLES = {"one", "found", "said", "told", "of"}

@@ -183,7 +183,7 @@ def test_handlers_that_a_c_library_has_set_stay(alarms, tmp_path):
 
 
 @pytest.mark.nightly
-def test_a_fork_beside_a_thread_that_logs_does_not_wait(tmp_path):
+def test_a_fork_next_to_a_thread_that_logs_does_not_wait(tmp_path):
     own = Own()
     run = wrap(own, also=[JsonlTracker(tmp_path)])
     stop, begun = threading.Event(), threading.Event()
@@ -242,7 +242,7 @@ def test_a_handler_that_takes_itself_off_first(alarms):
         signal.raise_signal(signal.SIGUSR1)
 
 
-def test_secrets_of_the_environment_are_not_told(monkeypatch):
+def test_secrets_of_the_environment_are_not_reported(monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "a key/with+signs")
     monkeypatch.setenv("TRACKER_DIAG_NOTIFY", "slack://first-of-two mail://second-of-two")
     monkeypatch.setenv("TOKENIZER_PATH", "/models/tokenizer")

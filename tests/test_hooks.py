@@ -66,7 +66,7 @@ def test_a_subclass_that_takes_whatever_comes_is_seen_by_the_names_of_what_it_st
     assert {name: seen[0][name] for name in ("model", "inputs")} == {"model": 1, "inputs": 2}
 
 
-def test_a_subclass_of_one_that_has_changed_is_told_as_it_is():
+def test_a_subclass_of_one_that_has_changed_is_reported_as_it_is():
     class Renamed(Passing):
         def loss(self, model, batch):
             return model + batch
@@ -88,7 +88,7 @@ def test_before_a_call_the_arguments_are_as_they_came():
     assert len(seen) == 1
 
 
-def test_what_a_hook_before_a_call_raises_is_counted_and_the_call_goes_on():
+def test_what_a_hook_before_a_call_raises_is_counted_and_the_call_continues():
     trainer, monitor = Trainer(), Monitor()
     before(trainer, "loss", ("model",), lambda given: given["nothing"], monitor)
     assert trainer.loss(1, 2) == 3
@@ -120,7 +120,7 @@ def test_what_the_function_raises_goes_through():
         ("loss", ("model", "batch"), r"Trainer\.loss\(model, inputs\): takes no batch"),
     ],
 )
-def test_a_function_that_has_changed_is_told_at_set_up(hook, name, parameters, message):
+def test_a_function_that_has_changed_is_reported_at_set_up(hook, name, parameters, message):
     trainer = Trainer()
     with pytest.raises(HookError, match=message):
         hook(trainer, name, parameters, lambda *seen: None, Monitor())

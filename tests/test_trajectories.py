@@ -91,7 +91,7 @@ def test_only_sequences_that_share_their_trajectory_are_unknown(on, names):
     assert counts(captured) | {"text_only": 5, "post_tool": 3, UNKNOWN: 5, "all": 13} == counts(captured)
 
 
-def test_a_negative_turn_is_unknown_and_nan_there_is_told_of(caplog):
+def test_a_negative_turn_is_unknown_and_nan_there_is_reported_of(caplog):
     model = np.ones((3, 4), bool)
     old = np.zeros(model.shape)
     captured = CapturingTracker()

@@ -69,7 +69,7 @@ def restoring(state: Mapping[str, Any], version: int) -> Generator[None, None, N
     """
     if state.get("version") != version:
         given = f"version {state.get('version')} given, expected {version}"
-        raise SourceError(f"state: {given}; leave it out, and the diagnostics begin anew")
+        raise SourceError(f"state: {given}; leave it out, and the diagnostics start over")
     try:
         yield
     except SourceError:

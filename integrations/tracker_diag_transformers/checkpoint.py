@@ -22,7 +22,7 @@ def load(monitor: Monitor, args: Any, state: Any) -> None:
     """Continue from the checkpoint that the Trainer resumes from, if it does.
 
     It is looked for among those of `output_dir`. A monitor that has seen steps already is left as it is; one whose
-    state is missing or damaged begins anew, and says so.
+    state is missing or damaged starts over, and says so.
     """
     with monitor.guard("integration_errors"):
         if not state.global_step or monitor.step is not None:

@@ -5,9 +5,8 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active, all_ranks, one_of
+from tracker_diag.attach.kit import Hooks, add_active, all_ranks, one_of, same_monitor
 from tracker_diag.attach.saved import UNSAVED, Saved
-from tracker_diag.errors import DiagError
 from tracker_diag_transformers import SEES, TESTED
 from tracker_diag_transformers.guarded import Guards
 
@@ -42,9 +41,7 @@ def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[s
     # Those of another run, or of none, are no longer among the trackers.
     present = next((tracker for tracker in accelerator.trackers if isinstance(tracker, DiagTracker)), None)
     if present is not None and not present.over:
-        if monitor not in (None, present.tracker):
-            raise DiagError("monitor: another one given, expected that which watches this training already, or none")
-        return present.tracker
+        return same_monitor(present.tracker, monitor)
     if monitor is None:
         monitor = Monitor(config=config, guards=guards, ranks=all_ranks() if guards else None)
         if accelerator.is_main_process:

@@ -122,7 +122,7 @@ def test_pairs_that_the_earlier_runs_lack_are_said_at_once(good, make_batch, cap
     assert "10 of 65 steps" in str(monitor.summary().caveats)
 
 
-def test_a_run_that_is_killed_goes_on_with_its_earlier_runs(good, make_batch):
+def test_a_run_that_is_killed_continues_with_its_earlier_runs(good, make_batch):
     """Also where they are not given again: the store they were in may be gone."""
     whole = Monitor(baseline=[read_run(good[0])])
     train(whole, make_batch, 1, 0.1, range(20))
@@ -147,7 +147,7 @@ def test_a_new_baseline_takes_the_place_of_the_earlier_runs(good, make_batch):
     assert len(resumed.summary().findings) == 1
 
 
-def test_an_unknown_run_is_told_before_anything_is_wrapped(mlflow_store):
+def test_an_unknown_run_is_reported_before_anything_is_wrapped(mlflow_store):
     import mlflow
 
     with pytest.raises(SourceError, match=r"^mlflow:nowhere: "), mlflow.start_run():
@@ -159,7 +159,7 @@ def test_watch_tells_of_an_unknown_run_at_once(tmp_path):
         watch(baseline=str(tmp_path / "nothing.jsonl"))
 
 
-def test_a_run_without_diagnostics_is_told(tmp_path):
+def test_a_run_without_diagnostics_is_reported(tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.write_text("".join(json.dumps({"step": step, "reward": 0.5}) + "\n" for step in range(30)))
     with pytest.raises(DiagError, match=r"^baseline: .*metrics.jsonl has no series diag/<pair>/<slice>/p95; expected"):

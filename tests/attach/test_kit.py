@@ -95,7 +95,7 @@ def test_without_a_tracker_a_folder_stands_for_it_and_one_line_says_so(monitor, 
 
 
 @pytest.mark.slow
-def test_the_line_says_what_is_blind_and_a_promised_pair_that_does_not_come_is_told_once(
+def test_the_line_says_what_is_blind_and_a_promised_pair_that_does_not_come_is_reported_once(
     monitor, capsys, caplog, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
@@ -212,7 +212,7 @@ def test_a_run_that_is_underway_is_written_to(mlflow_store, monitor):
 
 
 @pytest.mark.slow
-def test_people_are_told_and_a_writer_of_the_framework_is_written_to_once_however_often_it_is_found(
+def test_people_are_alerted_and_a_writer_of_the_framework_is_written_to_once_however_often_it_is_found(
     tmp_path, monkeypatch, receive
 ):
     monkeypatch.setenv(NOTIFY, receive().url)
@@ -241,7 +241,7 @@ def test_an_address_that_cannot_be_used_costs_the_alerts_there_and_nothing_else(
     assert "expected scheme://" in monitor.failures[0]
 
 
-def test_a_tracker_that_cannot_be_reached_is_counted_and_training_goes_on(monitor, monkeypatch):
+def test_a_tracker_that_cannot_be_reached_is_counted_and_training_continues(monitor, monkeypatch):
     def down():
         raise ConnectionError("no server")
 
@@ -251,7 +251,7 @@ def test_a_tracker_that_cannot_be_reached_is_counted_and_training_goes_on(monito
     assert "no server" in monitor.failures[0]
 
 
-def test_of_a_framework_that_has_changed_no_hook_stays_and_it_is_told_once(monitor, caplog):
+def test_of_a_framework_that_has_changed_no_hook_stays_and_it_is_reported_once(monitor, caplog):
     trainer, went_on = Trainer(), []
     with kit.unless_changed("pydantic", "1.10") as hooks:
         hooks.callback(after(trainer, "loss", ("inputs",), lambda *seen: None, monitor))

@@ -44,13 +44,13 @@ def test_a_run_that_is_killed_and_resumed_raises_the_alerts_of_an_unbroken_one(t
     assert [file.name for file in (tmp_path / "step").iterdir()] == ["tracker_diag_0.json"]
 
 
-def test_a_checkpoint_without_a_state_is_told_once_in_the_log_and_in_the_run(tmp_path, caplog):
+def test_a_checkpoint_without_a_state_is_reported_once_in_the_log_and_in_the_run(tmp_path, caplog):
     tracker = CapturingTracker()
     monitor = Monitor([tracker])
     assert not Saved(monitor).find(tmp_path)
     train(monitor, range(3))
-    text = f"{tmp_path / 'tracker_diag_0.json'} is not there: the diagnostics of the resumed run begin anew"
-    assert [message for message in caplog.messages if "begin anew" in message] == [text]
+    text = f"{tmp_path / 'tracker_diag_0.json'} is not there: the diagnostics of the resumed run start over"
+    assert [message for message in caplog.messages if "start over" in message] == [text]
     assert monitor.events == [(0, f"new baseline: {text}")]
     assert monitor.failures == []
 
@@ -72,17 +72,17 @@ def test_beginning_anew_changes_no_number(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["{", "[1, 2]", '{"version": 1}', '{"version": 9}', '"text"', "null"])
-def test_a_damaged_state_or_one_of_another_version_is_told_and_training_goes_on(tmp_path, content, caplog):
+def test_a_damaged_state_or_one_of_another_version_is_reported_and_training_continues(tmp_path, content, caplog):
     file_of(tmp_path, 0).write_text(content)
     monitor = Monitor()
     assert not Saved(monitor).find(tmp_path)
     train(monitor, range(3))
     assert monitor.step == 2
-    assert any("begin anew" in message for message in caplog.messages)
+    assert any("start over" in message for message in caplog.messages)
     assert monitor.health["integration_errors"] <= 1
 
 
-def test_of_more_processes_than_there_were_the_new_ones_go_on_with_the_firsts(tmp_path):
+def test_of_more_processes_than_there_were_the_new_ones_continue_with_the_firsts(tmp_path):
     first = Monitor()
     train(first, range(9), Saved(first), 8, tmp_path)
     joined = Monitor()
@@ -91,7 +91,7 @@ def test_of_more_processes_than_there_were_the_new_ones_go_on_with_the_firsts(tm
     assert not joined.observed
 
 
-def test_a_folder_that_cannot_be_written_is_counted_and_training_goes_on(tmp_path):
+def test_a_folder_that_cannot_be_written_is_counted_and_training_continues(tmp_path):
     (tmp_path / "file").write_text("no folder")
     monitor = Monitor()
     train(monitor, range(3), Saved(monitor), 1, tmp_path / "file" / "step")
@@ -128,7 +128,7 @@ def test_only_rows_of_the_checkpoints_step_are_added_to_it(tmp_path):
         assert again.step == last
 
 
-def test_a_folder_in_a_cloud_is_told_once_and_left_alone(tmp_path, monkeypatch, caplog):
+def test_a_folder_in_a_cloud_is_reported_once_and_left_alone(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     saved = Saved(Monitor())
     saved.put("s3://bucket/step_1")

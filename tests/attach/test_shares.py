@@ -63,7 +63,7 @@ def test_rank_0_has_the_windows_of_one_process_with_all_sequences(tmp_path):
 
 
 @pytest.mark.nightly
-def test_a_rank_that_is_killed_holds_up_nobody_and_is_told_as_missing(tmp_path):
+def test_a_rank_that_is_killed_holds_up_nobody_and_is_reported_as_missing(tmp_path):
     codes, output, folder = job("dies", tmp_path)
     assert codes == [0, -signal.SIGKILL], output
     first = shown_by(folder, 0)

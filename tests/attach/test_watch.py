@@ -86,7 +86,7 @@ def test_a_run_that_is_wrapped_has_one_monitor(mlflow_store, make_batch, rng):
         watcher.close()
 
 
-def test_tensors_without_a_run_are_told_once(watcher, make_batch, rng, caplog):
+def test_tensors_without_a_run_are_reported_once(watcher, make_batch, rng, caplog):
     with caplog.at_level(logging.WARNING, "tracker_diag"):
         for _ in range(3):
             watcher.observe(**make_batch(rng))

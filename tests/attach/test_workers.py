@@ -190,7 +190,7 @@ def test_without_context_all_that_is_no_slice_of_context_stays():
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_is_missing_and_the_others_go_on():
+def test_a_rank_that_dies_is_missing_and_the_others_continue():
     rng = np.random.default_rng(0)
     watched, captured, workers, (item, other) = job(2)
     for step in range(30):
@@ -204,7 +204,7 @@ def test_a_rank_that_dies_is_missing_and_the_others_go_on():
     assert "RES007" in {result.rule.id for _, result in captured.findings}
 
 
-def test_a_rank_that_starts_anew_goes_on_and_nothing_is_said_to_be_lost():
+def test_a_rank_that_starts_anew_continues_and_nothing_is_said_to_be_lost():
     rng = np.random.default_rng(0)
     watched, _, workers, (item, other) = job(2)
     for step in range(6):
@@ -252,7 +252,7 @@ def test_a_rank_without_a_trained_token_is_heard_of_and_adds_nothing():
     assert "RES007" not in {finding.rule.id for _, finding in captured.findings}
 
 
-def test_a_loss_that_does_not_fit_is_told_to_the_monitor_and_the_next_one_counts():
+def test_a_loss_that_does_not_fit_is_reported_to_the_monitor_and_the_next_one_counts():
     rng = np.random.default_rng(0)
     watched, _, workers, (item,) = job(1)
     bad = loss(rng)

@@ -8,13 +8,13 @@ import pytest
 from tracker_diag import DiagError, Monitor, wrap
 
 
-def test_a_run_that_is_not_there_yet_is_told():
+def test_a_run_that_is_not_there_yet_is_reported():
     with pytest.raises(DiagError, match=r"None given, expected a run; begin it first, by wandb.init\(\)"):
         wrap(None)
 
 
 @pytest.mark.parametrize("target", [3, "wandb", object()])
-def test_what_cannot_be_wrapped_is_told_with_what_can(target):
+def test_what_cannot_be_wrapped_is_reported_with_what_can(target):
     with pytest.raises(DiagError) as error:
         wrap(target)
     assert str(error.value) == (
@@ -214,7 +214,7 @@ class Plain:
         self.rows.append((dict(data), step))
 
 
-def test_a_diag_of_the_targets_own_is_told_with_the_way_out():
+def test_a_diag_of_the_targets_own_is_reported_with_the_way_out():
     class Doctor(Plain):
         def diag(self, text):
             return text

@@ -59,7 +59,7 @@ def test_a_file_whose_name_has_a_comma_is_one_file(written):
 
 
 @pytest.mark.nightly
-def test_the_page_is_written_beside_what_is_printed(written, tmp_path):
+def test_the_page_is_written_next_to_what_is_printed(written, tmp_path):
     page = tmp_path / "page.html"
     result = run("compare", written("calm"), written("wide", 4.0), "--html", page)
     assert result.exit_code == 0

@@ -47,7 +47,7 @@ def test_a_postmortem_is_named_after_the_run_and_not_after_its_store(run, journa
 
 
 @pytest.mark.slow
-def test_the_context_record_beside_a_run_is_read(run, metrics, tmp_path):
+def test_the_context_record_next_to_a_run_is_read(run, metrics, tmp_path):
     kept = {"config": {"a": 1}, "seed": {}, "data": {}, "evaluation": {}, "versions": {"torch": "2"}, "code": None}
     (metrics.parent / "context.json").write_text(json.dumps(kept))
     run("export", "postmortem", str(metrics), "--out", str(tmp_path / "mine"))

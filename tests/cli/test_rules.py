@@ -37,7 +37,7 @@ def test_one_rule_is_shown_with_what_to_do():
     assert run("show", "tool-conditioned-variance-amplification").stdout == run("show", "POL001").stdout
 
 
-def test_an_unknown_rule_is_told_in_one_line():
+def test_an_unknown_rule_is_reported_in_one_line():
     result = run("show", "POL999")
     assert result.exit_code == 2
     assert result.stderr.startswith(
@@ -57,7 +57,7 @@ def test_rules_of_ones_own_are_linted_and_tested(own):
 
 
 @pytest.mark.slow
-def test_own_rules_are_listed_and_shown_beside_the_catalogue(own, monkeypatch):
+def test_own_rules_are_listed_and_shown_next_to_the_catalogue(own, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     alone = run("list").stdout
     assert "file" not in alone.splitlines()[0]
@@ -94,7 +94,7 @@ def test_a_run_is_diagnosed_with_own_rules(own, tmp_path):
     )
 
 
-def test_a_case_that_fails_is_told_and_exits_with_1(own):
+def test_a_case_that_fails_is_reported_and_exits_with_1(own):
     file = own / "tests/ACM001.yaml"
     file.write_text("- {name: x, rule: ACM001, series: {reward: 1x2 0x9}, firing: 5}\n")
     result = run("test", own)
@@ -112,7 +112,7 @@ def test_a_case_that_fails_is_told_and_exits_with_1(own):
         (f"{LEAST}".replace("ACM", "POL"), "ACM001.yaml:1: id: POL001 is also in "),
     ],
 )
-def test_a_rule_that_cannot_be_used_is_told_with_file_and_line(own, text, message):
+def test_a_rule_that_cannot_be_used_is_reported_with_file_and_line(own, text, message):
     (own / "ACM001.yaml").write_text(text)
     result = run("lint", own)
     assert result.exit_code == 2
@@ -120,7 +120,7 @@ def test_a_rule_that_cannot_be_used_is_told_with_file_and_line(own, text, messag
     assert message in line
 
 
-def test_missing_cases_and_an_empty_folder_are_told(own, tmp_path):
+def test_missing_cases_and_an_empty_folder_are_reported(own, tmp_path):
     (own / "tests/ACM001.yaml").unlink()
     assert "tests/ACM001.yaml: cannot be read: " in run("test", own).stderr
     empty = tmp_path / "empty"

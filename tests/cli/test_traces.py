@@ -65,7 +65,7 @@ def test_what_it_writes_is_read_again_and_is_the_same(chats, tmp_path):
 
 
 @pytest.mark.slow
-def test_texts_are_kept_for_files_alone_and_what_is_told_is_the_same(chats, tmp_path):
+def test_texts_are_kept_for_files_alone_and_what_is_reported_is_the_same(chats, tmp_path):
     source = chats([{"messages": made.OPENAI, "reward": 1.0, "step": step} for step in (1, 2)])
     messages = run(source, "--json")
     assert messages.stdout == run(source, "--json", "--samples", tmp_path / "samples.jsonl").stdout

@@ -47,7 +47,7 @@ def learnt(rng, rows=80):
     return 0.2 + 0.5 / (1 + np.exp(-(np.arange(rows) - rows / 4) / 5)) + 0.03 * rng.normal(size=rows)
 
 
-def test_a_fall_is_told_with_its_best_level_and_its_onset(rng):
+def test_a_fall_is_reported_with_its_best_level_and_its_onset(rng):
     values = learnt(rng)
     values[50:] -= np.clip((np.arange(30) + 1) / 5, 0, 1) * 0.4
     fall = course(values).fall()
@@ -139,7 +139,7 @@ def test_a_bad_batch_is_no_fall_and_a_good_one_no_best(rng):
 
 
 @pytest.mark.slow
-def test_what_was_learnt_in_40_rows_and_lost_is_told():
+def test_what_was_learnt_in_40_rows_and_lost_is_reported():
     result = 0
     for seed in range(40):
         values = learnt(np.random.default_rng(seed), 40)
@@ -199,7 +199,7 @@ def test_a_long_run_is_kept_in_few_blocks(rng):
 
 @pytest.mark.slow
 @given(st.lists(st.floats(allow_nan=False), max_size=60), st.integers(0, 60))
-def test_saved_at_any_row_it_goes_on_the_same(values, cut):
+def test_saved_at_any_row_it_continues_the_same(values, cut):
     before, whole = course(values[:cut]), course(values)
     after = Course()
     after.load_state_dict(json.loads(json.dumps(before.state_dict(), allow_nan=False)))
@@ -210,7 +210,7 @@ def test_saved_at_any_row_it_goes_on_the_same(values, cut):
     assert fall is None or fall.lost in (True, False)
 
 
-def test_a_state_that_is_none_is_told():
+def test_a_state_that_is_none_is_reported():
     with pytest.raises(SourceError, match="2 means with 1 ends"):
         Course().load_state_dict({"rows": 2, "blocks": {"size": 1, "means": [1.0, 2.0], "ends": [1], "open": []}})
 
@@ -299,7 +299,7 @@ def nothing_gained(values):
 
 
 @pytest.mark.slow
-def test_a_gain_is_no_case_of_never_however_small_it_is_beside_what_the_reward_swings_later(rng):
+def test_a_gain_is_no_case_of_never_however_small_it_is_next_to_what_the_reward_swings_later(rng):
     for seed in range(50):
         values = np.random.default_rng(seed).normal(size=100) * np.linspace(0.1, 1.5, 100) + np.linspace(0, 4, 100)
         assert not course(values).never_rose()

@@ -242,7 +242,7 @@ def test_rebaseline_forgets_and_needs_no_burn_in():
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.floats(1e-8, 1e8), min_size=1, max_size=50), st.data())
-def test_saved_at_any_step_it_goes_on_the_same(values, data):
+def test_saved_at_any_step_it_continues_the_same(values, data):
     at = data.draw(st.integers(0, len(values)))
     scale = data.draw(st.sampled_from(["log", "linear"]))
     direction = data.draw(st.sampled_from(["rising", "falling"]))

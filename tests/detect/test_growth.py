@@ -118,7 +118,7 @@ def test_errors_reach_both():
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=60), st.data())
-def test_saved_at_any_step_it_goes_on_the_same(values, data):
+def test_saved_at_any_step_it_continues_the_same(values, data):
     at = data.draw(st.integers(0, len(values)))
     settings = data.draw(st.sampled_from([SMALL, UNKNOWN]))
     again = data.draw(st.none() | st.integers(0, len(values)))

@@ -45,7 +45,7 @@ def test_more_runs_that_agree_tell_smaller_growth(runs, limit):
     assert against(same, [0.1 * (limit + 0.02)] * 100)
 
 
-def test_runs_that_lie_apart_widen_what_is_normal():
+def test_runs_that_are_far_from_each_other_widen_what_is_normal():
     assert against([[0.1] * 60] * 3, [0.22] * 50)
     assert not against([[level] * 60 for level in (0.05, 0.1, 0.2)], [0.22] * 50)
 

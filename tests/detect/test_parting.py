@@ -27,7 +27,7 @@ def test_levels_are_the_means_of_the_parts_as_numpy_bins_them(rng):
     assert levels(places, values, 0, 100, PARTS) == pytest.approx(expected)
 
 
-def test_what_lies_outside_is_left_out_and_a_part_without_a_value_is_nan():
+def test_what_is_outside_is_left_out_and_a_part_without_a_value_is_nan():
     result = levels(np.array([-1.0, 0.0, 1.0, 4.0, 9.0]), np.array([99.0, 1.0, 3.0, 5.0, 99.0]), 0, 4, 4)
     assert result[[0, 1, 3]].tolist() == [1, 3, 5]
     assert math.isnan(result[2])
@@ -43,7 +43,7 @@ def test_a_step_is_found_in_its_part_with_its_size_within_the_interval(rng):
         assert result.other - result.reference == pytest.approx(5.0, abs=0.3)
 
 
-def test_of_a_slow_drift_the_onset_lies_before_the_part_in_which_it_is_sure(rng):
+def test_of_a_slow_drift_the_onset_is_before_the_part_in_which_it_is_sure(rng):
     drift = runs(rng, noise=0.05) + np.maximum(np.arange(PARTS) - 8, 0) * 0.5
     result = parting(runs(rng, noise=0.05), drift, log=False)
     assert result is not None
@@ -94,7 +94,7 @@ def test_more_seeds_find_what_two_runs_cannot_tell(rng):
 
 
 @pytest.mark.slow
-def test_seeds_that_lie_far_apart_hide_a_difference_within_their_spread(rng):
+def test_seeds_that_are_far_from_each_other_hide_a_difference_within_their_spread(rng):
     parted = sum(
         parting(runs(rng, 3, noise=0.1, seeds=5.0), runs(rng, 3, noise=0.1, seeds=5.0, by=3.0, since=10), log=False)
         is not None

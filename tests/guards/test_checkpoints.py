@@ -81,7 +81,7 @@ def test_a_dry_run_reads_no_contents_and_sees_what_names_and_sizes_tell(saved, d
     assert register.before(4)[0].step == 2
 
 
-def test_it_lies_before_the_onset_and_is_clean_as_far_as_is_known_now(saved):
+def test_it_is_before_the_onset_and_is_clean_as_far_as_is_known_now(saved):
     register, _ = saved
     assert register.before(3, register.reread)[0].step == 2
     assert register.before(1, register.reread) == (None, [], True)
@@ -122,7 +122,7 @@ def an_empty_file(file):
     (no_file, "policy.pt", "policy.pt: nothing there, expected a file or a folder with files"),
     (an_empty_file, "policy.pt", "policy.pt is half written, it is empty; register it once it is whole"),
 ])  # fmt: skip
-def test_what_is_no_whole_checkpoint_is_not_registered_and_training_goes_on(tmp_path, write, name, message):
+def test_what_is_no_whole_checkpoint_is_not_registered_and_training_continues(tmp_path, write, name, message):
     write(tmp_path / name)
     monitor = Monitor()
     monitor.checkpoint(tmp_path / name, 3)

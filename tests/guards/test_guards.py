@@ -118,7 +118,7 @@ def test_what_is_not_done_is_said_in_the_log_alone(trained, caplog):
 
 
 @pytest.mark.slow
-def test_a_rollback_goes_on_with_the_weights_of_the_registers_checkpoint(trained):
+def test_a_rollback_continues_with_the_weights_of_the_registers_checkpoint(trained):
     done = trained([guard("rollback")])
     (decision,) = done.decisions.values()
     assert decision.rollback_to.step == ILL - 1
@@ -176,7 +176,7 @@ def test_a_reference_that_is_refreshed_takes_a_new_baseline(trained):
     ((name, step),) = done.did
     assert name == "reference"
     after = [event for at, event in done.monitor.events if at == step + 1]
-    assert after == ["new baseline: the reference was refreshed, and what is measured against it begins anew"]
+    assert after == ["new baseline: the reference was refreshed, and what is measured against it starts over"]
     assert done.seen.own[step + 1]["kl"] < 0.2
 
 
@@ -262,7 +262,7 @@ def test_an_incident_must_have_what_the_guard_asks_for(on, steps):
     assert [*decisions] == steps
 
 
-def test_what_is_out_of_reach_is_told_and_not_done():
+def test_what_is_out_of_reach_is_reported_and_not_done():
     monitor = Monitor(rules=[of_metric("ACM004", "loss", above=1.0)], catalog=False, guards=[guard("rollback")])
     assert not monitor.decide()  # before the first step
     monitor.log({"loss": 2.0}, 0)
@@ -276,7 +276,7 @@ def test_what_is_out_of_reach_is_told_and_not_done():
     assert not monitor.decide()
 
 
-def test_that_nobody_asks_is_told_once(caplog):
+def test_that_nobody_asks_is_reported_once(caplog):
     monitor = Monitor(rules=[of_metric("ACM004", "loss", above=1.0)], catalog=False, guards=[guard("stop_training")])
     for step in range(20):
         monitor.log({"loss": 2.0}, step)

@@ -47,13 +47,13 @@ def test_a_file_is_what_it_says(tmp_path):
     ("guards: [3]\n", r"guards.yaml:1: guards.0: Input should be a valid dictionary"),
     ("guards: [\n", r"guards.yaml:\d: "),
 ])  # fmt: skip
-def test_a_file_that_cannot_be_used_is_told_with_line_and_field(tmp_path, text, message):
+def test_a_file_that_cannot_be_used_is_reported_with_line_and_field(tmp_path, text, message):
     (tmp_path / "guards.yaml").write_text(text)
     with pytest.raises(RuleError, match=message):
         Monitor(guards=tmp_path / "guards.yaml")
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_a_file_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(RuleError, match=r"nowhere.yaml: cannot be read"):
         Monitor(guards=tmp_path / "nowhere.yaml")
 
@@ -79,7 +79,7 @@ def test_what_is_wrong_in_python_names_the_field_and_what_is_expected(settings, 
         Guard(**settings)
 
 
-def test_a_rule_that_there_is_not_is_told_at_once():
+def test_a_rule_that_there_is_not_is_reported_at_once():
     guard = Guard(do="rollback", on={"rules": ("POL01",)})
     with pytest.raises(UnknownName, match=r"guards: on.rules: 'POL01' given, expected one of .*did you mean POL0"):
         Monitor(guards=[guard])
@@ -88,7 +88,7 @@ def test_a_rule_that_there_is_not_is_told_at_once():
     assert len(monitor.guards.guards) == 1
 
 
-def test_what_is_no_guard_is_told():
+def test_what_is_no_guard_is_reported():
     with pytest.raises(RuleError, match=r"guards: dict given, expected Guard\(do=...\), or a YAML file"):
         Monitor(guards=[{"do": "rollback"}])
 

@@ -156,12 +156,12 @@ class LeavesNoHook(Adapter):
 
 
 class Resumes(Adapter):
-    """A resumed training has the state that is next to its checkpoint, and without one begins anew and says so."""
+    """A resumed training has the state that is next to its checkpoint, and without one starts over and says so."""
 
     KEPT: int
     """The step of the state next to the checkpoint."""
     ANEW: int | None = None
-    """The step after `resume` of one that begins anew."""
+    """The step after `resume` of one that starts over."""
     ROWS: tuple[int | None, int | None] = (None, None)
     """Rows to come of the first training, and of one that is resumed without a state; None where it is not known."""
 
@@ -173,17 +173,17 @@ class Resumes(Adapter):
         """Begin from that checkpoint; no step need be made."""
         raise NotImplementedError
 
-    def test_a_resumed_training_has_the_state_beside_its_checkpoint(self, tmp_path, messages):
+    def test_a_resumed_training_has_the_state_next_to_its_checkpoint(self, tmp_path, messages):
         first, second, third = Monitor(), Monitor(), Monitor()
         self.begin(tmp_path, first)
         self.resume(tmp_path, second)
         assert second.step == self.KEPT
-        assert not [message for message in messages() if "begin anew" in message]
+        assert not [message for message in messages() if "start over" in message]
         for file in tmp_path.rglob("tracker_diag_0.json"):
             file.unlink()
         self.resume(tmp_path, third)
         assert third.step == self.ANEW
-        assert len([message for message in messages() if "begin anew" in message]) == 1
+        assert len([message for message in messages() if "start over" in message]) == 1
         assert (first.state_dict()["rows"], third.state_dict()["rows"]) == self.ROWS
         assert first.failures == second.failures == third.failures == []
 

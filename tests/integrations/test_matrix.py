@@ -51,7 +51,7 @@ def test_what_the_integrations_say_of_themselves_is_what_the_tests_show():
 
 
 @pytest.mark.parametrize("run", RELEASED["runs"], ids=lambda run: "-".join(map(str, list(run.values())[:3])))
-def test_the_losses_of_released_sources_have_run_and_told(run):
+def test_the_losses_of_released_sources_have_run_and_reported(run):
     assert run["same"]
     assert run["failures"] == []
     assert run["alerts"] == (["mlflow"] if run["backends"] else ["jsonl"])

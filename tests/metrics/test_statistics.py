@@ -55,7 +55,7 @@ def test_a_statistic_needs_its_samples(n, stats):
     assert n == 0 or result["largest"].value == pytest.approx(0.1 if n == 1 else 0.2, rel=0.004)
 
 
-def test_sequences_are_counted_apart_from_tokens():
+def test_sequences_are_counted_separately_from_tokens():
     sums = np.random.default_rng(0).normal(size=50)
     result = statistics([0.1], sums)
     assert result["ess_sequence"].n == 50

@@ -151,7 +151,7 @@ def test_how_long_a_run_is_said_too_late_or_by_nobody_changes_nothing(make_batch
 
 
 @pytest.mark.nightly
-def test_a_resumed_run_goes_on_as_long_as_it_was_meant_to_be_at_first(make_batch):
+def test_a_resumed_run_continues_as_long_as_it_was_meant_to_be_at_first(make_batch):
     """Whatever the trainer says now: with other horizons what was saved would mean something else."""
     killed, resumed = Monitor(), Monitor()
     killed.expect(60)
@@ -561,7 +561,7 @@ def test_a_step_of_any_type(step):
 
 
 @pytest.mark.parametrize("step", [3.5, "3", math.nan])
-def test_a_step_that_is_none_is_told_and_counted(step):
+def test_a_step_that_is_none_is_reported_and_counted(step):
     monitor = Monitor()
     monitor.log({"reward": 1.0}, step)
     (failure,) = monitor.failures
@@ -571,7 +571,7 @@ def test_a_step_that_is_none_is_told_and_counted(step):
     )
 
 
-def test_observations_without_a_log_are_told_once(rng, make_batch, caplog):
+def test_observations_without_a_log_are_reported_once(rng, make_batch, caplog):
     seen = CapturingTracker()
     monitor = Monitor([seen])
     for _ in range(12):
@@ -597,7 +597,7 @@ def test_micro_batches_are_no_silence(rng, make_batch, caplog):
 
 
 @pytest.mark.slow
-def test_tensors_that_cease_are_told_once(rng, make_batch, caplog):
+def test_tensors_that_cease_are_reported_once(rng, make_batch, caplog):
     seen = CapturingTracker()
     monitor = Monitor([seen])
     for step in range(60):
@@ -671,7 +671,7 @@ def test_metrics_of_any_library_and_things_that_are_no_numbers_are_taken_when_th
         ({"clip": (1.5, 0.2)}, r"clip: \(1.5, 0.2\) given, expected a share below 1 and one above 0"),
     ],
 )
-def test_settings_that_make_no_sense_are_told_at_set_up(options, message):
+def test_settings_that_make_no_sense_are_reported_at_set_up(options, message):
     with pytest.raises(ValueError, match=message):
         Monitor(
             **options
@@ -694,7 +694,7 @@ class Broken(Tracker):
 
 
 @pytest.mark.slow
-def test_a_broken_tracker_is_counted_and_the_others_go_on(rng, make_batch, caplog):
+def test_a_broken_tracker_is_counted_and_the_others_continue(rng, make_batch, caplog):
     seen = CapturingTracker()
     monitor = Monitor([Broken(), seen])
     for step in range(4):
@@ -719,7 +719,7 @@ def test_closing_twice_writes_once(rng, make_batch):
     assert seen.summary == replace(first, over=True)
 
 
-def test_what_comes_after_the_end_is_counted_told_once_and_left_out(rng, make_batch, caplog):
+def test_what_comes_after_the_end_is_counted_reported_once_and_left_out(rng, make_batch, caplog):
     seen = CapturingTracker()
     monitor = Monitor([seen])
     monitor.log({"reward": 0.5}, 0)
@@ -839,18 +839,18 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 25; leave it out, and the diagnostics begin anew"),
+        ({}, "state: version None given, expected 26; leave it out, and the diagnostics start over"),
         ({"version": 25}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
-def test_a_state_that_is_none_is_told(state, message):
+def test_a_state_that_is_none_is_reported(state, message):
     with pytest.raises(SourceError) as error:
         Monitor().load_state_dict(state)
     assert str(error.value) == message
 
 
 @pytest.mark.slow
-def test_damaged_arrays_are_told(rng, make_batch):
+def test_damaged_arrays_are_reported(rng, make_batch):
     _, monitor = watch(make_batch(rng) for _ in range(3))
     state = monitor.state_dict()
     state["windows"]["policy"]["recent"][0]["sums"][0] = "f:2,8:nonsense"

@@ -142,7 +142,7 @@ def test_text_that_comes_in_the_instant_in_which_it_is_asked_for_is_shown(monkey
 
 
 @pytest.mark.nightly
-def test_a_decoder_without_ids_is_told_what_it_lacks_once(caplog):
+def test_a_decoder_without_ids_is_reported_what_it_lacks_once(caplog):
     seen, _ = run((batch(step, ids=False) for step in range(110)), decode=str)
     messages = [record.getMessage() for record in caplog.records if "decode was given" in record.getMessage()]
     assert len(messages) == 1

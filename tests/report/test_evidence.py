@@ -17,7 +17,7 @@ def test_a_reading_in_words():
     assert in_words(Reading("x", "reward", True, 0.1, n=20)) == "reward is 0.1"
 
 
-def test_what_holds_is_said_once_a_series_and_what_is_calm_beside_it_speaks_against():
+def test_what_holds_is_said_once_a_series_and_what_is_calm_next_to_it_speaks_against():
     rule = RULES["POL001"]
     readings = (
         Reading("post_tool_tail_matters", "p95", True, 0.3),
@@ -35,7 +35,7 @@ def test_what_holds_is_said_once_a_series_and_what_is_calm_beside_it_speaks_agai
     assert speaks_for(replace(finding, evidence=())) == speaks_against(replace(finding, evidence=())) == []
 
 
-def test_damage_is_told_as_it_stands_now_and_no_outcome_twice():
+def test_damage_is_reported_as_it_stands_now_and_no_outcome_twice():
     fell = Reading("reward_fell", "reward", True, 0.43, 0.7, at=122, keys=("reward",))
     harm = Finding(RULES["OUT001"], None, "all", "firing", 30, 40, None, "reward is 0.43, down from 0.7", (fell,))
     cause = Finding(RULES["POL001"], "policy", "post_tool", "firing", 5, 9, None, "", ())

@@ -108,7 +108,7 @@ def test_two_hundred_incidents_with_odd_names_are_a_page_of_two_megabytes_and_a_
 
 
 @pytest.mark.slow
-def test_a_run_without_a_reward_is_told_by_what_it_has():
+def test_a_run_without_a_reward_is_reported_by_what_it_has():
     rows = {step: {"train/kl": 0.01, "train/loss": 0.5 if step < 30 else math.nan} for step in range(40)}
     result = diagnose(FinishedRun("run", rows, {}, {}, ()))
     assert result.summary.first_break is not None

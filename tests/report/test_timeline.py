@@ -117,7 +117,7 @@ def test_damage_is_red_whatever_its_severity():
     assert styles["OUT001 R"] == STYLE["error"] != styles["POL001 T"]
 
 
-def test_the_slice_is_told_where_the_title_does_not_say_it():
+def test_the_slice_is_reported_where_the_title_does_not_say_it():
     two = [finding("POL004"), finding("POL004", 50, slice="text_only"), finding("ENV001", 50, slice="tool:search")]
     lines = shown([Incident(item) for item in two])
     messages = [line.split()[:2] for line in lines[1:]]

@@ -66,7 +66,7 @@ def test_the_excerpt_is_what_stands_around_the_largest_and_the_end_of_the_tool_r
 
 
 @given(st.integers(5, 199), st.integers(0, 190), st.integers(0, 200))
-def test_parts_of_an_excerpt_lie_in_the_window_and_apart(at, begin, length):
+def test_parts_of_an_excerpt_are_in_the_window_and_do_not_overlap(at, begin, length):
     item = sequence(200, at, range(begin, min(begin + length, 200)))
     parts = excerpt(item)
     assert any(at in part for part in parts)

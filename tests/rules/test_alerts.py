@@ -30,7 +30,7 @@ def notices(alerts, step, *changed, others=(), best=()):
     return alerts.notices(step, changed, run)
 
 
-def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():
+def test_what_fires_is_reported_once_with_remedy_and_where_to_read_on():
     alerts = Alerts()
     (notice,) = notices(alerts, 10, finding())
     assert (notice.level, notice.title) == ("warn", "Token probabilities shift after tool results (POL001 post_tool)")
@@ -87,7 +87,7 @@ def test_symptoms_stand_in_the_notice_of_their_cause_and_have_none_of_their_own(
     assert own.title.endswith("(REW003)")
 
 
-def test_it_is_told_again_when_what_lies_behind_it_is_found():
+def test_it_is_reported_again_when_what_is_behind_it_is_found():
     alerts, part = Alerts(), finding("POL002", onset=5, fired=10)
     notices(alerts, 10, part)
     whole = finding("POL001", onset=7, fired=20)
@@ -97,7 +97,7 @@ def test_it_is_told_again_when_what_lies_behind_it_is_found():
     assert notices(alerts, 21, whole, others=[replace(part, inhibited_by="POL001")]) == []
 
 
-def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_all_of_it_is_over():
+def test_an_incident_is_reported_again_when_it_harms_the_outcome_and_once_more_when_all_of_it_is_over():
     alerts, cause = Alerts(), finding()
     notices(alerts, 10, cause)
     damage = finding("OUT001", "all", onset=30, fired=40)
@@ -140,7 +140,7 @@ def test_a_symptom_that_makes_it_worse_is_named_by_the_title():
     )
 
 
-def test_a_fall_that_was_told_alone_is_worse_once_its_cause_is_known_and_the_title_names_the_cause():
+def test_a_fall_that_was_reported_alone_is_worse_once_its_cause_is_known_and_the_title_names_the_cause():
     alerts, damage = Alerts(), finding("OUT001", "all", onset=30, fired=40)
     notices(alerts, 40, damage)
     (worse,) = notices(alerts, 60, finding("ENV001", "all", onset=35, fired=60), others=[damage])
@@ -162,7 +162,7 @@ def test_the_place_of_what_got_worse_is_in_the_title_however_long_it_is():
 @pytest.mark.parametrize(
     "quiet", [{"state": "pending", "fired": None}, {"inhibited_by": "POL003"}, {"state": "resolved", "resolved": 12}]
 )
-def test_what_is_pending_explained_or_was_never_told_is_not_told(quiet):
+def test_what_is_pending_explained_or_was_never_reported_is_not_reported(quiet):
     assert notices(Alerts(), 10, finding(**quiet)) == []
 
 
@@ -171,7 +171,7 @@ def test_info_is_for_the_table_alone():
     assert notices(Alerts(), 10, replace(finding(), rule=info)) == []
 
 
-def test_the_end_is_told_if_the_beginning_was():
+def test_the_end_is_reported_if_the_beginning_was():
     alerts = Alerts()
     notices(alerts, 10, finding())
     (notice,) = notices(alerts, 40, finding(state="resolved", resolved=40))
@@ -180,7 +180,7 @@ def test_the_end_is_told_if_the_beginning_was():
     assert notices(alerts, 41, finding(state="resolved", resolved=40)) == []
 
 
-def test_what_comes_and_goes_is_told_again_only_after_its_cooldown():
+def test_what_comes_and_goes_is_reported_again_only_after_its_cooldown():
     alerts, rest = Alerts(), RULES["POL001"].cooldown_steps
     notices(alerts, 10, finding())
     notices(alerts, 20, finding(state="resolved", resolved=20))
@@ -190,7 +190,7 @@ def test_what_comes_and_goes_is_told_again_only_after_its_cooldown():
     assert len(notices(alerts, 10 + rest, finding(onset=9 + rest, fired=10 + rest))) == 1
 
 
-def test_what_came_back_within_its_cooldown_and_stays_is_told_when_that_is_over():
+def test_what_came_back_within_its_cooldown_and_stays_is_reported_when_that_is_over():
     alerts, rest = Alerts(), RULES["POL001"].cooldown_steps
     notices(alerts, 10, finding())
     notices(alerts, 20, finding(state="resolved", resolved=20))
@@ -220,7 +220,7 @@ def test_what_joined_in_silence_has_no_cooldown_of_its_own():
     assert len(notices(alerts, 130, finding("POL004", onset=128, fired=130), others=over)) == 1
 
 
-def test_what_is_explained_is_not_over_and_what_lies_behind_it_is_told_once():
+def test_what_is_explained_is_not_over_and_what_is_behind_it_is_reported_once():
     alerts, part = Alerts(), finding("POL002")
     notices(alerts, 10, part)
     whole = finding("POL001", onset=50, fired=60)  # too late to be the cause of it
@@ -232,7 +232,7 @@ def test_what_is_explained_is_not_over_and_what_lies_behind_it_is_told_once():
     assert [notices(alerts, step, other, others=[whole, part]) for step in (310, 320)] == [[], []]
 
 
-def test_damage_stays_with_the_cause_that_it_was_told_of():
+def test_damage_stays_with_the_cause_that_it_was_reported_of():
     alerts = Alerts()
     early, late = finding("ENV001", "all", onset=40, fired=50), finding("REW003", "all", onset=100, fired=110)
     damage = finding("OUT001", "all", onset=120, fired=130)
@@ -245,7 +245,7 @@ def test_damage_stays_with_the_cause_that_it_was_told_of():
     assert [(notice.level, notice.title[-8:]) for notice in news] == [("warn", "(EVA001)")]
 
 
-def test_a_cause_that_is_found_after_the_damage_is_told():
+def test_a_cause_that_is_found_after_the_damage_is_reported():
     alerts, slow = Alerts(), finding("REW003", "all")
     damage = finding("OUT001", "all", onset=30, fired=40)
     notices(alerts, 10, slow)
@@ -281,7 +281,7 @@ COURSES = st.dictionaries(
 
 @pytest.mark.nightly
 @given(COURSES)
-def test_nothing_that_fires_is_left_untold_and_nothing_ends_that_still_fires(courses):
+def test_nothing_that_fires_is_left_unreported_and_nothing_ends_that_still_fires(courses):
     alerts, before = Alerts(), {}
     for step in range(400):
         findings = []
@@ -307,7 +307,7 @@ def test_nothing_that_fires_is_left_untold_and_nothing_ends_that_still_fires(cou
         )
         alerts.load_state_dict(state := json.loads(json.dumps(alerts.state_dict())))
         still_open = {tuple(place) for *place, _ in state["open"]}
-        reported = {tuple(place): at for *place, at in state["told"]}
+        reported = {tuple(place): at for *place, at in state["reported"]}
         assert all(notice.text for notice in news)
         for incident in connected(findings):
             known = any(identity(finding) in still_open for finding in incident.findings)

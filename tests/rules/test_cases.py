@@ -55,13 +55,13 @@ def test_cases_are_read(tmp_path):
         (GOOD, "a: b", ":1: dict given, expected a list of cases"),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_line(tmp_path, old, new, message):
+def test_what_is_wrong_is_reported_with_file_and_line(tmp_path, old, new, message):
     with pytest.raises(RuleError) as error:
         load(tmp_path, GOOD.replace(old, new))
     assert f"NUM004.yaml{message}" in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_a_file_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(RuleError, match=r"NUM004.yaml: cannot be read: No such file"):
         load_cases(tmp_path / "NUM004.yaml", RULE)
 

@@ -58,6 +58,6 @@ def test_the_numbers_of_a_family_have_no_gap():
     assert len({rule.name for rule in RULES.values()}) == len(RULES)
 
 
-def test_a_wrong_expectation_is_told():
+def test_a_wrong_expectation_is_reported():
     case = RuleCase(name="x", rule="NUM004", series={"reward": "1x9"}, non_finite={3: "loss"}, firing=5)
     assert check_rule(RULES["NUM004"], case) == ["firing: 3, expected 5"]

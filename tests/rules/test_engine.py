@@ -65,7 +65,7 @@ def test_what_comes_back_without_lasting_is_counted_over_values():
     assert engine.findings[0].onset == 0  # the first of the three
 
 
-def test_why_nothing_can_be_counted_is_told():
+def test_why_nothing_can_be_counted_is_reported():
     engine = Engine([rule(signals={"low": OFTEN})])
     run(engine, [0, 0])
     assert why(engine.blind()) == {"ZZZ001": "2 of 3 steps with a value"}
@@ -167,7 +167,7 @@ def test_inhibition_on_the_same_slice():
     assert by_id["ZZZ002"].inhibited_by is None
 
 
-def test_an_explanation_that_goes_away_is_told():
+def test_an_explanation_that_goes_away_is_reported():
     second = rule(
         id="ZZZ002", name="high-kl", signals={"high": HIGH}, when=["high"], summary="x", inhibits=["ZZZ001"],
         link="policy_update",
@@ -198,7 +198,7 @@ def test_what_one_pair_does_explains_nothing_of_another():
     }
 
 
-def test_a_slice_that_a_rule_never_saw_is_told_though_it_saw_another():
+def test_a_slice_that_a_rule_never_saw_is_reported_though_it_saw_another():
     low = {"low": {"kind": "threshold", "series": {"stat": "ess"}, "below": 0.3}}
     about = {"pairs": ["policy", "mismatch"], "slices": ["text_only", "post_tool"], "signals": low, "summary": "x"}
     engine = Engine([rule(**about)])
@@ -302,7 +302,7 @@ def test_what_is_spared_stays_so_after_a_restart():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_gain_that_most_rows_have_told_is_not_forgotten_but_where_it_must_be_sure(seed):
+def test_a_gain_that_most_rows_have_reported_is_not_forgotten_but_where_it_must_be_sure(seed):
     """A reward that gains 1 within its first rows, under noise of a quarter; later rows tell no more of that."""
     rewards = list(np.minimum(np.arange(90) / 8, 1.0) + 0.25 * np.random.default_rng(seed).normal(size=90))
     thrives = run(Engine([rule(signals={"low": THRIVES}, summary="x")]), rewards)
@@ -344,7 +344,7 @@ def test_where_there_is_too_little_to_tell_a_gain_it_is_unknown_or_none(else_no,
     assert "firing" in states[9:]
 
 
-def test_an_algorithm_that_is_told_late_changes_limits_and_rules_and_nothing_that_was_counted():
+def test_an_algorithm_that_is_reported_late_changes_limits_and_rules_and_nothing_that_was_counted():
     limit = {"kind": "threshold", "series": {"metric": "reward"}, "below": {"ppo": 0.1, "other": 0.5}}
     of_dpo = rule(id="ZZZ002", algorithms=["dpo"], for_steps=5)
     engine = Engine([rule(signals={"low": limit}, for_steps=5), rule(id="ZZZ003", for_steps=5), of_dpo])
@@ -368,7 +368,7 @@ def test_a_rule_of_another_algorithm_that_has_fired_stays_until_its_finding_ends
     assert [(finding.fired, finding.resolved) for finding in engine.findings] == [(0, 5)]
 
 
-def test_an_algorithm_may_be_told_in_the_midst_of_a_step():
+def test_an_algorithm_may_be_reported_in_the_midst_of_a_step():
     engine = Engine([rule(for_steps=2)])
     engine.evaluate(Observed(0, {"reward": Scalar("reward", 0.3)}))
     messages = engine.with_algorithm("ppo")

@@ -196,12 +196,12 @@ def test_a_cause_that_is_dated_long_after_what_it_leads_to_is_none():
     assert parts(*far) == [("BBB001", ["AAA001"], [])]
 
 
-def test_each_rule_is_told_once_before_any_is_told_again():
+def test_each_rule_is_reported_once_before_any_is_reported_again():
     result = [finding(CAUSE, 100, 110, 120), finding(CAUSE, 122, 125), finding(SYMPTOM, 130, 135)]
     assert parts(*result) == [("AAA001", ["BBB001", "AAA001"], [])]
 
 
-def test_the_parts_of_the_cause_are_told_last_as_they_say_no_more():
+def test_the_parts_of_the_cause_are_reported_last_as_they_say_no_more():
     whole = rule("AAA001", "policy_update", inhibits=("CCC001",), leads_to=("BBB001",))
     result = [
         finding(whole, 100, 110),
@@ -213,7 +213,7 @@ def test_the_parts_of_the_cause_are_told_last_as_they_say_no_more():
     assert [f.rule.id for f in item.findings] == ["AAA001", "BBB001", "OUT001", "CCC001"]
 
 
-def test_what_is_a_part_of_a_symptom_is_told_after_all_that_say_more():
+def test_what_is_a_part_of_a_symptom_is_reported_after_all_that_say_more():
     part, whole = rule("BBB002", "critic"), rule("BBB001", "critic", inhibits=("BBB002",))
     cause = rule("AAA001", "policy_update", leads_to=("BBB001", "BBB002"))
     result = [finding(cause, 100, 110), finding(part, 105, 130), finding(whole, 120, 125)]

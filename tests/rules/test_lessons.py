@@ -169,7 +169,7 @@ def test_gradient_norms_of_exactly_0_are_counted(columns):
     assert "exactly 0" in finding.summary
 
 
-def test_single_zeros_of_the_gradient_norm_are_no_illness_but_are_told(columns):
+def test_single_zeros_of_the_gradient_norm_are_no_illness_but_are_reported(columns):
     columns["grad_norm"][10::30] = 0.0
     result = diagnosed(columns)
     assert loud(result) == set()
@@ -205,7 +205,7 @@ def test_a_length_that_changes_its_name_in_the_middle_is_one_series(columns):
 
 @pytest.mark.by_day("20-79")
 @pytest.mark.parametrize(("onset", "reported"), [(20, 79), (200, 208)])
-def test_a_fall_in_the_first_rows_of_a_long_run_is_told_once_a_fifth_is_over(onset, reported):
+def test_a_fall_in_the_first_rows_of_a_long_run_is_reported_once_a_fifth_is_over(onset, reported):
     """Of few rows nobody knows the noise, and a long run that is fine again by then has lost nothing."""
     rng = np.random.default_rng(0)
     reward = np.where(np.arange(400) < onset, 0.8, 0.2) + 0.02 * noise(rng, 400)

@@ -100,7 +100,7 @@ def test_a_rule_is_read(tmp_path):
         ("rationale: It is bad.", "rationale: !!python/object/apply:os.getcwd []", "rule.yaml:8: "),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_line(tmp_path, old, new, message):
+def test_what_is_wrong_is_reported_with_file_and_line(tmp_path, old, new, message):
     with pytest.raises(RuleError) as error:
         load(tmp_path, GOOD.replace(old, new))
     assert message in str(error.value)
@@ -123,14 +123,14 @@ def ids(rules):
     return [rule.id for rule in rules]
 
 
-def test_a_missing_and_an_empty_folder_are_told(tmp_path):
+def test_a_missing_and_an_empty_folder_are_reported(tmp_path):
     with pytest.raises(RuleError, match="nope: no such folder or file, expected one with rules"):
         load_rules(tmp_path / "nope")
     with pytest.raises(RuleError, match=":1: no YAML file, expected one rule a file; docs/own-rules"):
         load_rules(tmp_path)
 
 
-def test_own_rules_stand_beside_the_catalogue(own):
+def test_own_rules_stand_next_to_the_catalogue(own):
     assert ids(in_force()) == ids(catalog())
     assert ids(in_force(str(own))) == [*ids(catalog()), "ZZZ001"]
     assert in_force(own / "ZZZ001.yaml") == in_force(own) == in_force(load_rules(own))

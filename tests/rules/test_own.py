@@ -36,7 +36,7 @@ def watched(**options):
     return seen
 
 
-def test_it_is_looked_for_beside_the_catalogue(own):
+def test_it_is_looked_for_next_to_the_catalogue(own):
     seen = watched(rules=own)
     assert [finding.rule.id for finding in seen.summary.findings] == ["ACM001"]
     assert len(seen.summary.blind) + len(seen.summary.healthy) == len(catalog())
@@ -67,7 +67,7 @@ def test_a_platform_names_it_for_every_run(own, monkeypatch):
     assert "ACM001" in diagnose(FinishedRun("x", {0: {"kl": 0.1}}, {}, {}, ())).summary.blind
 
 
-def test_what_cannot_be_used_is_told_at_set_up(own):
+def test_what_cannot_be_used_is_reported_at_set_up(own):
     (own / "ACM001.yaml").write_text((own / "ACM001.yaml").read_text().replace("reward below", "reward bellow"))
     for begin in (lambda: Monitor(rules=own), lambda: wrap(lambda metrics, step: None, rules=own)):
         with pytest.raises(

@@ -112,5 +112,5 @@ def test_what_is_sound_alarms_nobody(kind):
     [lambda t: (3 ** (t / 1500),) * 2, lambda t: (1, 1.8 ** (t / 1500)), lambda t: (1, 2 if 120 <= t < 400 else 1)],
     ids=["both drift to ×3", "after tools to ×1.8", "×2 for 280 steps"],
 )
-def test_people_are_told_twice_of_an_incident_at_most(scales):
+def test_people_are_alerted_twice_of_an_incident_at_most(scales):
     assert all(1 <= play(scales, 1500, seed)[1] <= 2 for seed in range(2))

@@ -45,7 +45,7 @@ def test_a_tool_does_not_explain_another_nor_itself():
     assert result["tool:read"].inhibited_by is result["tool:search"].inhibited_by is None
 
 
-def test_a_metric_of_all_tools_is_read_beside_those_of_one():
+def test_a_metric_of_all_tools_is_read_next_to_those_of_one():
     both = rule(signals={"fails": FAILS, "called": CALLED}, when=[{"all": ["fails", "called"]}])
     few = RATES | {"tool_calls": 0.5, "tool_calls:search": 3.0}
     assert not watched(Engine([both]), few)

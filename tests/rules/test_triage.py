@@ -168,7 +168,7 @@ def test_no_rule_of_the_catalogue_explains_itself_through_others():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", WALKTHROUGHS, ids=lambda file: file.stem)
-def test_a_walkthrough_of_the_guide_comes_out_as_it_is_told(file):
+def test_a_walkthrough_of_the_guide_comes_out_as_it_is_reported(file):
     messages = yaml.safe_load(file.read_text())
     columns = {name: series(notation) for name, notation in messages["series"].items()}
     (steps,) = {len(values) for values in columns.values()}

@@ -12,7 +12,7 @@ def a_run(config, name="a run"):
 
 
 @pytest.mark.slow
-def test_settings_that_differ_are_told_with_those_of_the_evaluation_first():
+def test_settings_that_differ_are_reported_with_those_of_the_evaluation_first():
     before = [a_run({"lr": 1e-4, "beta": 0.1, "eval.temperature": 0.0, "seed": 0, "model_name": "m"})]
     after = [a_run({"lr": "0.0001", "beta": 0.2, "eval.temperature": 1.0, "seed": 1, "model_name": "m", "new": True})]
     result = differing(before, after)

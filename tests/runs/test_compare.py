@@ -114,7 +114,7 @@ def test_a_sequence_is_an_arm_of_several_seeds(rng):
 
 
 @pytest.mark.slow
-def test_an_incident_of_one_run_alone_is_told_with_its_arm(rng):
+def test_an_incident_of_one_run_alone_is_reported_with_its_arm(rng):
     broken = rows(rng)
     broken[150]["kl"] = math.nan
     calm, ill = judged(rows(rng), "calm", rules=True), judged(broken, "ill", rules=True)
@@ -169,7 +169,7 @@ def test_a_run_without_reward_is_compared_by_what_it_has_and_the_rest_is_named(r
     assert back.unjudged == {"reward": "only the other has it"}
 
 
-def test_bad_input_is_told(rng):
+def test_bad_input_is_reported(rng):
     run, nothing = judged(rows(rng), "a"), judged({step: {"loss_scale": 1.0} for step in range(50)}, "z")
     for wrong in ("a.jsonl", [{"loss": 1.0}], None):
         with pytest.raises((SourceError, TypeError), match=r"given, expected what td.diagnose returns|not iterable"):

@@ -162,7 +162,7 @@ def test_the_algorithm_is_read_from_the_settings(config, algorithm):
         (["reward", "kl"], None),
     ],
 )
-def test_the_algorithm_is_told_by_keys_that_it_alone_logs(keys, algorithm):
+def test_the_algorithm_is_reported_by_keys_that_it_alone_logs(keys, algorithm):
     rows = {step: dict.fromkeys(keys, 0.5) for step in range(12)}
     assert diagnose(FinishedRun("a run", rows, {}, {}, ())).algorithm == algorithm
     assert diagnose(FinishedRun("a run", rows, {"loss_type": "gspo"}, {}, ())).algorithm == "gspo"
@@ -184,7 +184,7 @@ def test_an_evaluation_that_was_not_logged_is_refused_with_those_that_were(evalu
         diagnose(finished(rows), evaluation="val-core/c")
 
 
-def test_a_framework_that_nobody_knows_is_told(rng):
+def test_a_framework_that_nobody_knows_is_reported(rng):
     with pytest.raises(UnknownName, match="framework: 'trll' given, expected one of"):
         diagnose(finished(healthy(rng)), framework="trll")
 
@@ -272,7 +272,7 @@ def test_the_whole_trainings_time_is_spread_over_its_steps(rng):
 
 
 @pytest.mark.slow
-def test_a_curve_and_a_cost_stand_beside_a_finding(rng):
+def test_a_curve_and_a_cost_stand_next_to_a_finding(rng):
     rows = healthy(rng)
     for step in range(120, 200):
         rows[step]["loss"] = math.nan
@@ -292,7 +292,7 @@ def test_a_run_of_one_step_and_of_none():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True])
-def test_the_best_reward_and_evaluation_are_told_with_their_step(lost):
+def test_the_best_reward_and_evaluation_are_reported_with_their_step(lost):
     rows = {}
     for step in range(1, 61):
         fallen = 0.6 * (lost and step > 40)

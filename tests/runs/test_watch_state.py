@@ -41,7 +41,7 @@ def test_an_old_or_damaged_file_is_refused_in_one_line_and_stays_as_it_is(conten
     with pytest.raises(DiagError) as error:
         kept_in(tmp_path)
     assert message in str(error.value)
-    assert str(error.value).endswith("to begin anew, or name another folder with --state")
+    assert str(error.value).endswith("to start over, or name another folder with --state")
     assert "\n" not in str(error.value)
     assert (tmp_path / FILE).read_text() == text
 

@@ -84,7 +84,7 @@ def test_calls_that_do_not_fit_are_counted_from_the_first_on(seen, caplog):
     assert "2 calls of samples were rejected" in " ".join(monitor.close().caveats)
 
 
-def test_nan_in_a_reward_is_told_and_a_reward_that_is_not_known_is_not(seen):
+def test_nan_in_a_reward_is_reported_and_a_reward_that_is_not_known_is_not(seen):
     monitor = Monitor([seen])
     monitor.samples(reward=[None, 1.0], components={"a": [float("nan"), 1.0]})
     monitor.log({"loss": 0.1}, 0)

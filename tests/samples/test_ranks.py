@@ -54,7 +54,7 @@ def test_texts_stay_on_their_rank(job):
     assert "secret" not in str(seen.tables)
 
 
-def test_samples_of_another_rank_that_cannot_be_read_are_told_and_cost_nothing(job):
+def test_samples_of_another_rank_that_cannot_be_read_are_reported_and_cost_nothing(job):
     seen, ranks, (first, second) = job
     ranks[1].send({"of": "another release"})
     second.close()

@@ -157,7 +157,7 @@ def test_versions_that_are_not_known_and_those_that_a_sequence_spans():
     assert "version_span" not in aggregated(policy_version=[3, 4])
 
 
-def test_a_judge_that_likes_length_is_told():
+def test_a_judge_that_likes_length_is_reported():
     rng = np.random.default_rng(0)
     length = rng.integers(10, 500, 64)
     assert aggregated(judge=length / 500, length=length)["judge_style_correlation"] == pytest.approx(1)

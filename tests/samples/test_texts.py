@@ -30,7 +30,7 @@ def features_of(text):
         b"I cannot comply with that.",
     ],
 )
-def test_refusals_are_told_in_nine_languages(text):
+def test_refusals_are_reported_in_nine_languages(text):
     assert features_of(text)["refuses"] == 1
 
 
@@ -69,7 +69,7 @@ def test_answers_that_speak_of_refusals_are_none(text):
         ("The task is complete." + " More text follows here." * 40, 0),
     ],
 )
-def test_a_claim_of_success_is_told_where_it_is_not_taken_back(text, claims):
+def test_a_claim_of_success_is_reported_where_it_is_not_taken_back(text, claims):
     assert features_of(text)["claims"] == claims
 
 

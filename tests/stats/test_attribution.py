@@ -42,7 +42,7 @@ def test_a_growth_that_all_share_has_no_carrier():
     assert carried(only=(400, 2000, 100, 10_000)) == []
 
 
-def test_what_two_carry_is_told_of_both_the_larger_first():
+def test_what_two_carry_is_reported_of_both_the_larger_first():
     cells = dict.fromkeys("defgh", (10, 1000, 100, 10000))
     result = carried(a=(300, 1000, 100, 10_000), b=(500, 1000, 100, 10_000), **cells)
     assert [item.cell for item in result] == ["b", "a"]

@@ -52,7 +52,7 @@ def test_what_clipping_takes_away_goes_by_side_and_sign():
     assert clipped_away(sums) == pytest.approx(2 / 7.5)
 
 
-def test_nothing_given_is_nothing_told():
+def test_nothing_given_is_nothing_reported():
     (sums,) = gradient_sums(np.zeros(3), np.zeros(3), np.zeros(3, int), (0.2, 0.2), rows=1, share=np.ones(3))
     assert kept(sums) == 0
     assert np.isnan(clipped_away(sums))

@@ -180,7 +180,7 @@ def test_merging_any_split_in_any_order_is_the_whole(data, cut, random):
 
 @pytest.mark.slow
 @given(rows_and_values)
-def test_every_value_is_counted_once_and_non_finite_ones_apart(data):
+def test_every_value_is_counted_once_and_non_finite_ones_separately(data):
     values, row = data
     whole = partition(values, row, 3)
     for index in range(3):
@@ -226,7 +226,7 @@ def test_counts_do_not_stop_where_float32_would():
     assert (big + one_row([0.5])).counts.sum() == 2 * BINS * 2**24 + 1
 
 
-def test_a_value_beyond_float32_is_infinite_and_counted_apart():
+def test_a_value_beyond_float32_is_infinite_and_counted_separately():
     assert one_row(np.array([1e300])).nonfinite.tolist() == [1]
 
 

@@ -74,7 +74,7 @@ def test_the_sketch_is_close_in_the_median():
     [[], [0.1] * 10, [0.1] * 5000, [0.0] * 5000, [*np.linspace(0, 1, 4999), 300.0]],
     ids=["none", "too few", "all equal", "no signal", "beyond the sketch"],
 )
-def test_what_cannot_be_told_is_nan(values):
+def test_what_cannot_be_reported_is_nan(values):
     assert math.isnan(pareto_k_of(counts(values)))
 
 
@@ -122,7 +122,7 @@ def test_all_equal_is_no_signal_for_the_exact_form_too():
 
 
 @pytest.mark.parametrize("values", [[], [0.3], [0.3] * 400])
-def test_the_exact_form_of_what_cannot_be_told_is_nan(values):
+def test_the_exact_form_of_what_cannot_be_reported_is_nan(values):
     assert math.isnan(fitted(values))
 
 

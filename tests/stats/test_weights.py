@@ -183,7 +183,7 @@ def test_the_clip_range_has_two_sides():
     assert math.isnan(clip_fraction(np.zeros((2, BINS), np.int64), 0.2, 0.2))
 
 
-def test_what_truncation_hides_is_shown_beside_it():
+def test_what_truncation_hides_is_shown_next_to_it():
     """Weights clamped to [0.5, 2] look healthy; the raw ones, of which one in two was changed, do not."""
     r = np.random.default_rng(0).normal(0, 8, 4096)
     applied = np.exp(r).clip(0.5, 2)

@@ -137,7 +137,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_told_with_field_given_and_expected(case):
+def test_bad_input_is_reported_with_field_given_and_expected(case):
     changed, message = BAD[case]
     good = {"logprobs": NEW, "old_logprobs": OLD, "model_mask": MASK}
     with pytest.raises(BatchError) as error:
@@ -214,6 +214,6 @@ def test_sums_and_values_by_sequence_of_padded_and_packed():
     np.testing.assert_array_equal(packed.running_max(np.array([3, 1, 4, 0, 1, 0])), [3, 3, 4, 4, 1, 1])
 
 
-def test_a_misspelt_argument_is_told():
+def test_a_misspelt_argument_is_reported():
     with pytest.raises(BatchError, match="logprob: no such argument given, expected one of logprobs, old_logprobs"):
         TokenBatch.validated(logprob=NEW, old_logprobs=OLD, model_mask=MASK)

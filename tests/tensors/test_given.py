@@ -117,7 +117,7 @@ def test_labels_come_per_token_or_per_sequence():
         ({"logprobs": object()}, "logprobs: object given, expected a list of sequences, as others are"),
     ],
 )
-def test_what_does_not_fit_is_told(changed, message):
+def test_what_does_not_fit_is_reported(changed, message):
     with pytest.raises(BatchError) as error:
         TokenBatch.validated(**({"logprobs": NEW, "old_logprobs": OLD, "model_mask": MODEL} | changed))
     assert str(error.value).startswith(message)

@@ -91,7 +91,7 @@ def test_the_error_of_a_tail_knows_that_samples_of_a_prompt_are_alike(order, gro
 
 
 @pytest.mark.nightly
-def test_the_error_of_prompts_in_turn_that_are_not_told_is_too_small():
+def test_the_error_of_prompts_in_turn_that_are_not_reported_is_too_small():
     """What `prompt` is for: nothing in the tensors says it."""
     claimed, true = claimed_and_true("in turn", grouped=False)
     assert claimed < 0.4 * true

@@ -128,7 +128,7 @@ def test_a_rank_that_reads_slowly_or_not_at_all_makes_none_act_differently(tmp_p
 
 
 @pytest.mark.nightly
-def test_ranks_that_fall_out_of_step_part_and_go_on_and_the_trainers_own_collectives_are_none_the_wiser(
+def test_ranks_that_fall_out_of_step_part_and_continue_and_the_trainers_own_collectives_are_none_the_wiser(
     tmp_path, free_port
 ):
     finish([start("out_of_step", rank, 2, free_port, tmp_path) for rank in range(2)])
@@ -140,7 +140,7 @@ def test_ranks_that_fall_out_of_step_part_and_go_on_and_the_trainers_own_collect
 
 
 @pytest.mark.nightly
-def test_a_rank_that_hangs_is_waited_for_once_and_told_and_counts_again_when_it_is_back(tmp_path, free_port):
+def test_a_rank_that_hangs_is_waited_for_once_and_reported_and_counts_again_when_it_is_back(tmp_path, free_port):
     ranks = [start("hung", rank, 3, free_port, tmp_path) for rank in range(3)]
     worker.until(lambda: (tmp_path / "1.waits").exists() or any(rank.poll() is not None for rank in ranks))
     ranks[1].send_signal(signal.SIGSTOP)
@@ -344,7 +344,7 @@ class Store:
 
 
 @pytest.mark.slow
-def test_a_store_that_fails_at_the_end_is_told():
+def test_a_store_that_fails_at_the_end_is_reported():
     ranks = ThroughStore(store := Store(), 0, 2, "a")
     monitor = Monitor(ranks=ranks)
     monitor.observe(**worker.batch(0, 0))
@@ -370,7 +370,7 @@ def test_a_store_that_fails_costs_rank_0_nothing_of_its_own():
     assert [str(error) for error in ranks.errors()] == ["the store is gone"] * 3
 
 
-def test_a_rank_that_is_none_is_told():
+def test_a_rank_that_is_none_is_reported():
     with pytest.raises(ValueError, match="rank: 2 given, expected 0 … 1"):
         ThroughStore(None, 2, 2)
 

@@ -112,7 +112,7 @@ def test_more_turns_than_rows_share_the_last():
     assert rows[rows < size("turn")].tolist() == [0, 1, 2, 3, 4, 5, 6, *[7] * 6]
 
 
-def test_the_first_tokens_after_a_result_are_apart_from_later_ones():
+def test_the_first_tokens_after_a_result_are_separate_from_later_ones():
     text = "mm" + "t" + "m" * (FIRST + 3) + "t" + "m" * 2
     rows = label(batch_of(text), Names())["after_tool_k"].tolist()
     assert rows == [2, 2, 2, *[0] * FIRST, 1, 1, 1, 2, 0, 0]
@@ -151,7 +151,7 @@ def test_codes_go_by_their_names_and_unknown_ones_to_other():
     assert names.rows["tool"] == ["search", "a_b_c"]
 
 
-def test_too_many_names_share_other_and_are_told():
+def test_too_many_names_share_other_and_are_reported():
     names = Names()
     rows = [names.row("env", f"env{i}") for i in range(40)]
     assert rows == [*range(NAMED_ROWS - 1), *[NAMED_ROWS - 1] * (41 - NAMED_ROWS)]

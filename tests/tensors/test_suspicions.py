@@ -67,7 +67,7 @@ MISTAKES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "torch", "lists"])
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_once_with_the_remedy(mistake, library, caplog):
+def test_a_mistake_is_reported_once_with_the_remedy(mistake, library, caplog):
     make, parts = MISTAKES[mistake]
     tensors = make(example_batch(0))
     tensors = (

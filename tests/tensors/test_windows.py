@@ -196,7 +196,7 @@ def test_a_dimension_is_sliced_by_its_names():
 @settings(max_examples=settings().max_examples // 5)
 @given(st.integers(0, 25), st.integers(1, 25))
 @pytest.mark.slow
-def test_a_restored_window_goes_on_as_the_unbroken_one(before, after):
+def test_a_restored_window_continues_as_the_unbroken_one(before, after):
     rng = np.random.default_rng(7)
     observed = [observation(rng, size=40)[0] for _ in range(before + after)]
     unbroken = PairWindow("policy", 4, burn_in=3, baseline=5)

@@ -33,7 +33,7 @@ def test_a_slow_tracker_costs_droppable_calls_only_and_nobody_waits():
     assert str(error) == "101 calls dropped: what they were for is slower than the run"
 
 
-def test_closing_waits_no_longer_than_it_is_told():
+def test_closing_waits_no_longer_than_it_is_reported():
     writer, gate = Writer("test"), threading.Event()
     writer.put(gate.wait)
     writer.put(lambda: None)

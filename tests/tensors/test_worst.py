@@ -241,7 +241,7 @@ def window(r, then=None):
     return SliceWindow(counted(r), reference=None if then is None else counted(then).sum(axis=1))
 
 
-def test_the_tail_begins_at_p99_of_the_baseline_and_has_what_lies_beyond(rng):
+def test_the_tail_begins_at_p99_of_the_baseline_and_has_what_is_beyond(rng):
     then, now = rng.normal(0, 0.1, 5000), rng.standard_t(3, 5000)
     source = window(now, then)
     limit = np.quantile(np.abs(then), 0.99, method="lower")

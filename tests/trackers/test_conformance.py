@@ -124,7 +124,7 @@ class Forgetful(Tracker):
         return "perhaps"
 
 
-def test_faults_are_told_one_by_one():
+def test_faults_are_reported_one_by_one():
     wrong = check_tracker(Forgetful(), lambda name: {})
     assert wrong[0] == "name: 'tracker', expected one of its own"
     assert "flush: expected True or False" in wrong

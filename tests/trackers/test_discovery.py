@@ -98,7 +98,7 @@ def test_one_whose_attributes_raise_is_left_out_with_its_reason(name, installed,
         wrap(Fake())
 
 
-def test_imported_but_not_installed_is_told(monkeypatch):
+def test_imported_but_not_installed_is_reported(monkeypatch):
     monkeypatch.setattr(discovery, "entry_points", lambda group: ())
     with pytest.raises(DiagError, match="can be imported here, but is not installed; install it with pip"):
         wrap(print)

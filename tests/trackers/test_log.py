@@ -153,7 +153,7 @@ monitor.log({{"loss": math.nan}}, 3)
     ],
     ids=["nobody has set up logging", "somebody has", "it was silenced"],
 )  # fmt: skip
-def test_an_alert_is_shown_once_whoever_set_up_logging(setup, lines, tmp_path):
+def test_an_alert_is_shown_once_who_set_up_logging(setup, lines, tmp_path):
     """In a process of its own: pytest's has handlers."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(setup=setup)], capture_output=True, text=True, check=True, cwd=tmp_path

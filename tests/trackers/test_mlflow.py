@@ -35,7 +35,7 @@ def metric_names(client, run_id):
     return set(client.get_run(run_id).data.metrics)
 
 
-def test_the_alert_stands_in_the_tags_while_the_run_goes_on(rng, make_batch, mlflow):
+def test_the_alert_stands_in_the_tags_while_the_run_continues(rng, make_batch, mlflow):
     with mlflow.start_run() as active:
         run = wrap(active)
         run.diag.observe(**make_batch(rng))
@@ -86,7 +86,7 @@ def test_what_a_run_could_not_send_is_brought_with_its_verdict(mlflow, journals,
     assert "As of step" not in note  # it is that of the end, and not that of the alert
 
 
-def test_a_run_that_does_not_exist_is_told_at_set_up(mlflow):
+def test_a_run_that_does_not_exist_is_reported_at_set_up(mlflow):
     with pytest.raises(DiagError, match=r"run_id: '0+' given, expected a run at sqlite:.*not found"):
         wrap(mlflow.MlflowClient(), run_id="0" * 32)
     with pytest.raises(DiagError, match="run_id: nothing given"):
@@ -285,7 +285,7 @@ def test_a_table_whose_upload_broke_off_is_written_anew(mlflow, left):
     tracker.write(3, [Event("a new tool")], 0.0)
     assert tracker.flush()
     assert mlflow.load_table("diag/events.json", run_ids=[run_id]).to_numpy().tolist() == [[3, "a new tool"]]
-    assert "begins anew without its earlier rows" in str(tracker.tally.taken()[1])
+    assert "starts over without its earlier rows" in str(tracker.tally.taken()[1])
 
 
 @pytest.mark.nightly

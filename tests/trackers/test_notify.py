@@ -94,7 +94,7 @@ def test_one_that_stays_ill_is_asked_a_few_times_at_the_end_and_the_notices_wait
 
 
 @pytest.mark.parametrize("status", [404, 401, 302])
-def test_what_will_never_go_well_is_given_up_and_the_next_is_told(receive, status):
+def test_what_will_never_go_well_is_given_up_and_the_next_is_reported(receive, status):
     there = receive(status=[status])
     (error,) = send(Notifier(there.url + "/hook"), 1, 2)
     assert [body["step"] for body in there.got] == [2]
@@ -168,7 +168,7 @@ def test_secrets_are_used_and_shown_nowhere(receive, everything_logged, journals
         ("slack://T0KEN", "apprise cannot use it"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_told_at_once_and_not_shown(everything_logged, url, problem):
+def test_a_url_that_cannot_be_used_is_reported_at_once_and_not_shown(everything_logged, url, problem):
     with pytest.raises(DiagError) as error:
         Notifier(["http://127.0.0.1:1", url])
     assert str(error.value) == f"urls[1]: {problem}; the URL is not shown, since it may hold secrets"
@@ -181,7 +181,7 @@ def test_a_host_that_cannot_be_looked_up_is_given_up_without_being_shown(everyth
     assert "T0KEN" not in seen(everything_logged, error, error.__cause__, error.__context__)
 
 
-def test_no_url_is_told(monkeypatch):
+def test_no_url_is_reported(monkeypatch):
     monkeypatch.delenv(NOTIFY, raising=False)
     with pytest.raises(DiagError, match="urls: none given, expected some here or in TRACKER_DIAG_NOTIFY"):
         Notifier()

@@ -101,7 +101,7 @@ def test_a_view_of_an_older_version_is_brought_up_to_date_in_its_place(stub):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", ["View", "UpsertView2"])
-def test_what_wandb_refuses_is_told_in_one_line(stub, operation):
+def test_what_wandb_refuses_is_reported_in_one_line(stub, operation):
     stub.status[operation] = 403
     result = run("panels", "wandb:someone/rl")
     assert result.exit_code == 2
@@ -149,7 +149,7 @@ def test_a_finished_run_has_a_report_with_the_verdict_and_its_own_curves(stub):
 
 
 @pytest.mark.slow
-def test_a_report_that_wandb_refuses_and_a_run_that_is_none_are_told_in_one_line(stub):
+def test_a_report_that_wandb_refuses_and_a_run_that_is_none_are_reported_in_one_line(stub):
     stub.status["upsertView"] = 403
     results = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
     with pytest.raises(DiagError, match="wandb:someone/rl: no report saved: "):
@@ -241,7 +241,7 @@ def test_outcomes_come_first_by_what_they_are_whatever_the_trainers_call_them():
 
 
 @pytest.mark.slow
-def test_an_experiment_that_is_not_there_is_told(mlflow_store):
+def test_an_experiment_that_is_not_there_is_reported(mlflow_store):
     result = run("panels", "mlflow:none-such")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1].startswith("tracker-diag: mlflow: experiment none-such: no view saved: ")

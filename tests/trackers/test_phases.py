@@ -81,7 +81,7 @@ def test_a_log_that_was_printed_twice_counts_once():
     assert run.caveats == ("20 rows repeat earlier rows exactly: they count once",)
 
 
-def test_time_goes_on_in_a_new_phase():
+def test_time_continues_in_a_new_phase():
     run = run_of(*[(step, {"kl": float(row)}, 5.0 * step) for row, step in enumerate([*range(20), *range(20)])])
     seconds = list(run.seconds.values())
     assert seconds == sorted(seconds)

@@ -109,7 +109,7 @@ def hangs_up():
         thread.join()
 
 
-def test_passwords_are_not_told():
+def test_passwords_are_not_reported():
     assert without_password("mlflow:x@https://me:pw@host/a, then http://host/b@c") == (
         "mlflow:x@https://***@host/a, then http://host/b@c"
     )

@@ -98,7 +98,7 @@ def test_a_file_that_breaks_off_at_any_byte(write, tmp_path):
         assert len(run.rows) == 4 or not run.notes or "breaks off in a record at byte" in run.notes[0]
 
 
-def test_damage_costs_its_record_alone_and_is_told_with_its_place(write, tmp_path):
+def test_damage_costs_its_record_alone_and_is_reported_with_its_place(write, tmp_path):
     folder = write("run", range(4), loss=float)
     (file,) = folder.iterdir()
     whole = bytearray(file.read_bytes())
@@ -164,7 +164,7 @@ def test_no_scalars_and_no_events(write, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_diagnostics_beside_a_run_have_their_own_names_once(tmp_path, make_batch, rng):
+def test_the_diagnostics_next_to_a_run_have_their_own_names_once(tmp_path, make_batch, rng):
     from tensorboardX import SummaryWriter
 
     import tracker_diag as td

@@ -16,7 +16,7 @@ def test_what_is_a_number(given, expected):
     assert math.isnan(number("NaN"))
 
 
-def test_rows_are_sorted_and_merged_and_what_was_odd_is_told():
+def test_rows_are_sorted_and_merged_and_what_was_odd_is_reported():
     rows = Rows()
     rows.put_row(5, {"a": 1, "b": 2, "text": "x"}, "line 1", clock=10.0)
     rows.put_row(3, {"a": 3, "eval": None}, "line 2", clock=8.0)

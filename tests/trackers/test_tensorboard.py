@@ -30,7 +30,7 @@ def torch_writer(folder):
     return SummaryWriter(str(folder))
 
 
-def test_a_tensorboard_without_its_data_server_goes_on_showing_your_curves(tmp_path, rng, make_batch):
+def test_a_tensorboard_without_its_data_server_continues_showing_your_curves(tmp_path, rng, make_batch):
     """Its Python reader follows the latest file of a folder alone, so ours must not be next to yours."""
     writer, reader = torch_writer(tmp_path), None
     began = int(time.time())
@@ -95,7 +95,7 @@ def test_what_could_not_be_written_is_kept_and_comes_later(tmp_path):
     assert [(item.wall_time, item.step, item.value) for item in scalars] == [(101.0, 1, 1.0), (102.0, 2, 2.0)]
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_at_set_up(tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_reported_at_set_up(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(OSError, match="file"):
         TensorBoardTracker(tmp_path / "file")

@@ -37,7 +37,7 @@ def test_the_time_line_of_an_alert_comes_with_the_next_step(trackio_runs):
     assert [step for step, row in trackio_runs.rows() if "diag/decision" in row] == [0, 1]  # and at the end
 
 
-def test_a_resumed_run_goes_on_where_it_was(rng, make_batch, trackio_runs):
+def test_a_resumed_run_continues_where_it_was(rng, make_batch, trackio_runs):
     import trackio
 
     for part in range(2):
@@ -73,7 +73,7 @@ def test_the_run_is_yours_to_end(rng, make_batch, trackio_runs):
     assert '"clip":0.2' in str(config)
 
 
-def test_a_trackio_that_counts_otherwise_is_told():
+def test_a_trackio_that_counts_otherwise_is_reported():
     with pytest.raises(DiagError, match=r"trackio 0\.\d+.*: does not count steps as 0.43 does"):
         TrackioTracker(SimpleNamespace(log=print))
 

@@ -278,7 +278,7 @@ def test_a_killed_run_is_left_as_it_is_and_what_waits_goes_into_another(tmp_path
 
 
 @pytest.mark.nightly
-def test_a_finished_run_is_counted_and_training_goes_on(rng, make_batch, wandb_offline):
+def test_a_finished_run_is_counted_and_training_continues(rng, make_batch, wandb_offline):
     run = wandb_offline.start()
     monitor = Monitor([WandbTracker(run)])
     run.finish()

@@ -150,7 +150,7 @@ def test_an_offline_run_arrives_when_it_is_synced(rng, make_batch, stub, start, 
 
 
 @pytest.mark.nightly
-def test_a_loop_that_goes_on_after_the_diagnostics_are_closed(rng, make_batch, stub, start):
+def test_a_loop_that_continues_after_the_diagnostics_are_closed(rng, make_batch, stub, start):
     stub.delays["ArtifactType"] = 2
     run = wrap(start())
     for step, batch in growing(rng, make_batch, 100):

@@ -157,7 +157,7 @@ def _written_by(writer: Any) -> Tracker | None:
 def resume(monitor: Monitor, saved: Any, missing: str) -> bool:
     """Load the state in a framework's checkpoint, for a run that is resumed from there; whether it was loaded.
 
-    A monitor that has seen steps already does not change. If the state is damaged or None, the monitor begins anew. It
+    A monitor that has seen steps already does not change. If the state is damaged or None, the monitor starts over. It
     reports this in the log and in the run; for None the report is `missing`.
     """
     if monitor.step is not None or disabled():
@@ -178,7 +178,7 @@ def resume(monitor: Monitor, saved: Any, missing: str) -> bool:
 
 
 def _begins_anew(monitor: Monitor, why: str) -> None:
-    text = f"{why}: the diagnostics of the resumed run begin anew"
+    text = f"{why}: the diagnostics of the resumed run start over"
     _log.warning("%s", text)
     monitor.rebaseline(text)  # nothing has been seen yet, so that this is a note in the run alone
 
@@ -196,9 +196,18 @@ def one_of(monitor: Monitor | None, guards: Guarded) -> None:
 def watching(owner: object, monitor: Monitor | None) -> Monitor | None:
     """The monitor that watches `owner`, such as a trainer, already; None if there is none."""
     owner_of, there = _watched.get(id(owner), (None, None))
-    if owner_of is None or owner_of() is not owner:
+    if there is None or owner_of is None or owner_of() is not owner:
         return None
-    if monitor is not None and monitor is not there:
+    return same_monitor(there, monitor)
+
+
+def same_monitor(there: Monitor, given: Monitor | None) -> Monitor:
+    """`there`, which watches a training already.
+
+    Raises:
+        DiagError: another one is given for it.
+    """
+    if given not in (None, there):
         raise DiagError("monitor: another one given, expected that which watches this training already, or none")
     return there
 

@@ -14,7 +14,7 @@ from tracker_diag.errors import disabled
 from tracker_diag.health import private
 from tracker_diag.monitor.monitor import Monitor
 
-UNSAVED = "the state of the diagnostics is not in its checkpoints, and a resumed run begins anew"
+UNSAVED = "the state of the diagnostics is not in its checkpoints, and a resumed run starts over"
 """What is lost where a framework's checkpoints cannot be followed."""
 
 _log = logging.getLogger("tracker_diag")

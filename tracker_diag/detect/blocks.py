@@ -135,7 +135,7 @@ class BlockDetector(Saved, ABC, Generic[Settings]):
             self._end_block(block)
 
     def rebaseline(self) -> None:
-        """Begin anew with the baseline, without a burn-in: the series is not at zero any more."""
+        """Start over with the baseline, without a burn-in: the series is not at zero any more."""
         seen = min(self.seen, self.settings.burn_in)
         anew = type(self)(self.settings, self.scale, self.direction, self.matters, self.disjoint, seen=seen)
         for name in self._kept():

@@ -151,7 +151,7 @@ class GrowthDetector(Saved):
             self.handed_over = is_long and self._long.holds is not None and not self._short.holds
 
     def rebaseline(self) -> None:
-        """Begin anew with the baselines, without a burn-in; what earlier runs kept to is normal no more."""
+        """Start over with the baselines, without a burn-in; what earlier runs kept to is normal no more."""
         self._short.rebaseline()
         self._long.rebaseline()
         if self._known:

@@ -93,7 +93,7 @@ class Guards:
                 texts = [text for guard, memory in self._each for text in self._held(guard, memory, step, firing)]
                 dry = [self._wish(guard, memory, step, firing) for guard, memory in self._each if not guard.act]
                 texts += [wish.order.why for wish in dry if wish]
-                texts += self._told_unasked(step, firing)
+                texts += self._reported_unasked(step, firing)
         return texts
 
     def decide(self, step: int, run: Judge, can: Collection[Action]) -> tuple[Decision, list[str]]:
@@ -170,7 +170,7 @@ class Guards:
         return {"accounts": self._accounts(), "checkpoints": checkpoints, "limits": self._limits.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken; guards that are new since then begin anew.
+        """Continue where `state` was taken; guards that are new since then start over.
 
         How often a guard has acted is never taken back: the state may be that of a checkpoint it went back to.
         """
@@ -313,7 +313,7 @@ class Guards:
             return weights, ", ".join(f"weight of {tool} {weight:.3g}" for tool, weight in weights.items())
         return None, "no updates"
 
-    def _told_unasked(self, step: int, firing: Sequence[Incident]) -> list[str]:
+    def _reported_unasked(self, step: int, firing: Sequence[Incident]) -> list[str]:
         """That guards that act are due, and nobody asks; once."""
         due = [guard.do for guard, memory in self._each if guard.act and self._due(guard, memory, step, firing)]
         if self._unasked < 0 or not due:

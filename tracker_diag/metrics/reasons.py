@@ -38,7 +38,7 @@ class Why(Enum):
     SHORT_BASELINE = "baseline has {have} of {needed} steps with a value"
     NOISY_BASELINE = "its baseline varies so much that growth below ×{factor:.0f} cannot be seen"
     ZERO_BASELINE = "the baseline is 0"
-    NEW_BASELINE = "the baseline was taken anew"
+    NEW_BASELINE = "the baseline is new"
     ZERO = "{series} is 0"
     NO_RANGE = "{lowest} and {highest} have not differed yet"
     ROUNDED = "{series} is logged in steps of {quantum:g}, too coarse to tell"

@@ -44,7 +44,7 @@ from tracker_diag.trackers.tracker import Entry, Tracker
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 25
+STATE_VERSION = 26
 
 
 class Monitor(AbstractContextManager["Monitor"]):
@@ -297,7 +297,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             with self.guard("internal_errors"):
                 decision = self._run.decide(step, can)
                 if decision.refresh_reference:
-                    self.rebaseline("the reference was refreshed, and what is measured against it begins anew")
+                    self.rebaseline("the reference was refreshed, and what is measured against it starts over")
         return decision
 
     def checkpoint(self, path: str | PathLike[str], step: int | None = None) -> None:

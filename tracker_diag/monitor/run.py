@@ -77,7 +77,7 @@ class Run:
         self._evaluating = False
 
     def restart(self, settings: GrowthSettings) -> None:
-        """Begin anew with other `settings`; nothing may have come yet."""
+        """Start over with other `settings`; nothing may have come yet."""
         self.judge.restarted(settings)
         self.windows.burn_in, self.windows.baseline = settings.short.burn_in, settings.short.baseline
 

@@ -157,13 +157,13 @@ class Alerts:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "told": [[*place, step] for place, step in self._reported.items()],
+            "reported": [[*place, step] for place, step in self._reported.items()],
             "open": [[*identity, severity] for identity, severity in self._open.items()],
             "due": self._due,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._reported = {(rule, pair, slice): step for rule, pair, slice, step in state["told"]}
+        self._reported = {(rule, pair, slice): step for rule, pair, slice, step in state["reported"]}
         self._open = {(rule, pair, slice, onset): severity for rule, pair, slice, onset, severity in state["open"]}
         self._due = state["due"]
 

@@ -54,6 +54,8 @@ class Engine:
         self._noted: set[str] = set()
         self._step: int | None = None
         """The last step."""
+        self._since_last = 1
+        """Steps of the training between the last two."""
         self._algorithm: Algorithm | None = algorithm
         self.earlier = earlier or Earlier()
         self._cells: set[str] = set()
@@ -103,8 +105,11 @@ class Engine:
         You may call it again with the same step and more of its data. It then evaluates only what is new, so that no
         series and no rule counts twice.
         """
-        again, self._step = observed.step == self._step, observed.step
-        observed = replace(observed, fired={**observed.fired, **self._fired()})
+        again = observed.step == self._step
+        if not again and self._step is not None:
+            self._since_last = max(1, observed.step - self._step)
+        self._step = observed.step
+        observed = replace(observed, fired={**observed.fired, **self._fired()}, since_last=self._since_last)
         met = self._meet(dict.fromkeys(filter(None, map(_cell, observed.series))))
         self._given.update(pair for pair in PAIRS if pair not in observed.absent)
         if self._series.update(observed, again=again) or met:
@@ -216,6 +221,7 @@ class Engine:
         """The state for `load_state_dict`, in JSON values."""
         return {
             "step": self._step,
+            "since_last": self._since_last,
             "series": self._series.state_dict(),
             "signals": {key: signal.state_dict() for key, signal in self._signals.items()},
             "noted": sorted(self._noted),
@@ -230,7 +236,8 @@ class Engine:
         Args:
             underway: the last step, if more of its data may follow.
         """
-        self._noted, self._given, self._step = set(state["noted"]), set(state["given"]), state["step"]
+        self._noted, self._given = set(state["noted"]), set(state["given"])
+        self._step, self._since_last = state["step"], state["since_last"]
         self._meet(state["cells"])
         if underway:
             self._series.update(underway, again=False)

@@ -191,7 +191,7 @@ class Judge:
         return Verdict(changed, self._alerts.notices(step, changed, self))
 
     def rebaseline(self, step: int) -> Verdict:
-        """Every baseline begins anew at `step`, and findings that rest on one end."""
+        """Every baseline starts over at `step`, and findings that rest on one end."""
         return self._verdict(step, self.engine.rebaseline(step))
 
     def acknowledge(self, rule: str, reason: str, steps: int | None = None) -> None:
@@ -209,7 +209,7 @@ class Judge:
         return replace(summary, acknowledged=tuple(self._acknowledged), checkpoints=tuple(self.checkpoints))
 
     def restarted(self, settings: GrowthSettings) -> None:
-        """Begin anew with other `settings`; nothing may have been judged yet."""
+        """Start over with other `settings`; nothing may have been judged yet."""
         self.engine = Engine(self.engine.rules, settings, self.algorithm, self.engine.earlier)
 
     def state_dict(self) -> dict[str, Any]:

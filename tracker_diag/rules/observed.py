@@ -43,6 +43,8 @@ class Observed(Circumstances):
     """Settings of the run as they are now, by dotted name."""
     fired: Mapping[str, int] = field(default_factory=dict[str, int])
     """The step at which each rule last fired, by its id."""
+    since_last: int = 1
+    """Steps of the training from the one that was seen before to this one."""
 
     def why(self, key: SeriesKey) -> Reason:
         """Why the series `key` has no value."""

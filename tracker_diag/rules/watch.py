@@ -44,7 +44,7 @@ class Watch(Saved):
 
     kept: ClassVar[tuple[str, ...]] = (
         "_held", "_failed", "_since", "_missed", "_gap", "_judged", "state", "_has_seen", "_was_false", "_is_anew",
-        "_row", "_apart", "_before",
+        "_before",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, at: Place, signals: Mapping[str, Signal]) -> None:
@@ -77,10 +77,6 @@ class Watch(Saved):
         self._held, self._failed, self._since = 0, 0, 0
         self._was_false = False
         """Whether its condition did not hold at some step. Before the first verdict nobody knows."""
-        self._row: int | None = None
-        """The last step."""
-        self._apart = 1
-        """How many steps of the training lie between the last two."""
         self._before: int | None = None
         """The step before `_since`."""
         self._judged: tuple[int, bool | None] | None = None
@@ -116,9 +112,6 @@ class Watch(Saved):
 
     def step(self, observed: Observed) -> bool:
         """Evaluate one step, after the signals. Returns whether a finding began, fired or was resolved."""
-        if self._row is not None and self._row != observed.step:
-            self._apart = max(1, observed.step - self._row)
-        self._row = observed.step
         for level in self._off.values():
             level.update()
         if self.moved:  # most steps change nothing
@@ -208,7 +201,7 @@ class Watch(Saved):
     def _true(self, observed: Observed) -> bool:
         self._failed, step = 0, observed.step
         if self._held == 0:
-            self._since, self._before = step, step - self._apart
+            self._since, self._before = step, step - observed.since_last
         self._held += 1
         if self.state == "firing":
             return self._harms(step)
@@ -243,7 +236,7 @@ class Watch(Saved):
             evidence=tuple(readings[name] for name in self._shown),
             carried_by=carried,
             spared=self._is_harmless(),
-            before=min(onset - self._apart, onset - 1 if self._before is None else self._before),
+            before=min(onset - observed.since_last, onset - 1 if self._before is None else self._before),
         )
         return True
 

@@ -61,7 +61,7 @@ class WatchState(BaseModel):
     def kept_in(cls, folder: Path, source: str, *, project: bool) -> "WatchState":
         """The state that `folder` has of the watch of `source`; a new one, saved there, where it has none."""
         new, file = cls(source=source, project=project), folder / FILE
-        again = f"delete {folder} to begin anew, or name another folder with --state"
+        again = f"delete {folder} to start over, or name another folder with --state"
         try:
             state = cls.model_validate_json(file.read_bytes()) if file.exists() else new
             for field in ("source", "project"):

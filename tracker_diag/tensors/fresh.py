@@ -68,12 +68,12 @@ class Fresh(_SinceLast):
         return enough_now
 
     def state_dict(self) -> dict[str, Any]:
-        return {"cells": pack_cells(sparse(np.stack(self._counts))), "told": sorted(self._reported)}
+        return {"cells": pack_cells(sparse(np.stack(self._counts))), "reported": sorted(self._reported)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.clear()
         self.count(unpack_cells(state["cells"], int(self._starts[-1]) // (2 * BINS)))
-        self._reported = set(state["told"])
+        self._reported = set(state["reported"])
 
 
 class FreshCells(_SinceLast):
@@ -113,11 +113,11 @@ class FreshCells(_SinceLast):
 
     def state_dict(self) -> dict[str, Any]:
         of_cell, other_cells = (pack_cells(sparse(counts)) for counts in self._counts)
-        return {"of_cell": of_cell, "other_cells": other_cells, "told": sorted(self._reported)}
+        return {"of_cell": of_cell, "other_cells": other_cells, "reported": sorted(self._reported)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.clear()
         for name, into in zip(("of_cell", "other_cells"), self._counts, strict=True):
             add_sparse(into, unpack_cells(state[name], NAMED_ROWS // 2))
         self._tokens[:] = self._of_cell.sum(axis=1), self._other_cells.sum(axis=1)
-        self._reported = set(state["told"])
+        self._reported = set(state["reported"])

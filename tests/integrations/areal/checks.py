@@ -253,7 +253,7 @@ class TestConformance(SameWithUs, WatchedOnce, KnowsTheSettings, LeavesNoHook, R
         trainer.stats_logger.close()
 
 
-def test_a_single_controller_is_told_as_no_signal(monkeypatch, shown):
+def test_a_single_controller_is_reported_as_no_signal(monkeypatch, shown):
     monkeypatch.delenv("AREAL_SPMD_MODE")
     tracker_diag_areal.attach(a_trainer(mode="disabled"), monitor=Monitor()).close()
     assert ["no signal" in message for message in shown] == [True]
@@ -302,7 +302,7 @@ def test_of_ranks_that_have_the_same_sequences_the_first_is_looked_at(monkeypatc
     assert hooked(trainer) == (False, False)
 
 
-def test_with_pipeline_parallelism_no_signal_is_told_by_the_rank_that_logs(monkeypatch, job, shown):
+def test_with_pipeline_parallelism_no_signal_is_reported_by_the_rank_that_logs(monkeypatch, job, shown):
     trainer = a_trainer(mode="disabled")
     job(trainer, 0, data=(0, 2), stages=2)
     tracker_diag_areal.attach(trainer)

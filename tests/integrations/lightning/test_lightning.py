@@ -247,7 +247,7 @@ def test_batches_between_two_rows_add_up(tmp_path, make_batch):
         assert values["diag/policy/text_only/count"] + values["diag/policy/post_tool/count"] == 4 * tokens
 
 
-def test_a_resumed_fit_goes_on_with_its_baselines_and_one_without_a_state_says_so(tmp_path, make_batch, caplog):
+def test_a_resumed_fit_continues_with_its_baselines_and_one_without_a_state_says_so(tmp_path, make_batch, caplog):
     def fit(steps, callback, path=None):
         made = trainer(tmp_path, [callback] if callback else [], steps=steps)
         made.fit(Agent(make_batch if callback else None), loader(20), ckpt_path=path)
@@ -258,9 +258,9 @@ def test_a_resumed_fit_goes_on_with_its_baselines_and_one_without_a_state_says_s
     file = fit(6, DiagnosticsCallback(monitor=first))
     with caplog.at_level("WARNING", logger="tracker_diag"):
         fit(10, DiagnosticsCallback(monitor=second), file)
-        assert not [message for message in caplog.messages if "begin anew" in message]
+        assert not [message for message in caplog.messages if "start over" in message]
         fit(10, DiagnosticsCallback(monitor=without), fit(6, None))
-    assert [message for message in caplog.messages if "begin anew" in message]
+    assert [message for message in caplog.messages if "start over" in message]
     assert first.failures == second.failures == without.failures == []
     assert second.summary().steps == first.summary().steps + 4
     assert without.summary().steps == 4

@@ -196,7 +196,7 @@ def test_a_reference_that_was_skipped_is_no_reference(nemo):
     assert counted(monitor, "reference") == {}
 
 
-def test_a_run_without_signal_is_told(nemo, caplog):
+def test_a_run_without_signal_is_reported(nemo, caplog):
     integration.attach(Logger(), Config())
     assert not caplog.records
     integration.attach(Logger(), {"loss_fn": {"force_on_policy_ratio": True}})
@@ -250,7 +250,7 @@ class TestConformance(SameWithUs, KnowsTheSettings, Resumes, SurvivesWhatIsGone)
         integration.attach(Logger(), resumable(folder), monitor=monitor)
 
 
-def test_an_interface_that_asks_for_more_is_told(nemo, caplog):
+def test_an_interface_that_asks_for_more_is_reported(nemo, caplog):
     class Changed(LoggerInterface):
         @abstractmethod
         def log_table(self, table): ...
@@ -327,7 +327,7 @@ class TestWorkers(SketchesLosses):
         assert counted(watched(), "policy") == {}
 
     @pytest.mark.parametrize("name", ["__call__", "ratio_clip_min", "force_on_policy_ratio"])
-    def test_whatever_is_gone_is_told_once_and_the_worker_goes_on(self, watched, caplog, monkeypatch, name):
+    def test_whatever_is_gone_is_reported_once_and_the_worker_continues(self, watched, caplog, monkeypatch, name):
         with monkeypatch.context() as gone:
             gone.delattr(ClippedPGLossFn, name)
             self.put()

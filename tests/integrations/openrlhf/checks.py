@@ -199,7 +199,7 @@ class TestConformance(SameWithUs, WatchedOnce, KnowsTheSettings, Resumes, Surviv
         self.started(folder, monitor, 2)
 
 
-def test_a_run_without_the_correction_is_told_to_have_no_signal(a_trainer, caplog):
+def test_a_run_without_the_correction_is_reported_to_have_no_signal(a_trainer, caplog):
     tracker_diag_openrlhf.attach(a_trainer(**{CORRECTION: OFF}))
     assert caplog.text.count("no signal") == 1
     assert f"Set --{CORRECTION}" in caplog.text
@@ -238,7 +238,7 @@ class TestWorkers(SketchesLosses):
         return self.trainer.ppo_train(times)
 
 
-def test_what_cannot_be_read_is_counted_and_training_goes_on(a_trainer):
+def test_what_cannot_be_read_is_counted_and_training_continues(a_trainer):
     trainer, monitor = a_trainer(), Monitor()
     trainer.experience_maker.make_experience_batch = lambda rollout_samples: [None]
     tracker_diag_openrlhf.attach(trainer, monitor=monitor)

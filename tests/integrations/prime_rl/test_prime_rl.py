@@ -87,7 +87,7 @@ def test_a_step_is_read_rank_by_rank_with_its_labels(tmp_path, rng):
     assert results["env"] == ["shop", ""]
 
 
-def test_a_sample_whose_prompt_goes_on_from_anothers_begins_after_a_tool(tmp_path, rng):
+def test_a_sample_whose_prompt_continues_from_anothers_begins_after_a_tool(tmp_path, rng):
     """Two rollouts of a task; the second one's prefix breaks, and its next turn is a sample of its own."""
     _, new, old = rollout(rng, 0)
     task, turn, result = [5, 6, 7], [20, 21, 22, 23], [30, 31]
@@ -139,13 +139,13 @@ def test_what_could_not_be_scored_is_nan_and_not_zero(tmp_path, rng):
         ({"advantages": [1.0]}, r"rank_0\.jsonl:1: columns of different lengths, expected 40 values in each"),
     ],
 )
-def test_a_record_that_cannot_be_used_is_told(tmp_path, rng, change, message):
+def test_a_record_that_cannot_be_used_is_reported(tmp_path, rng, change, message):
     write(tmp_path, 0, [record(0, 0, *rollout(rng, 0)) | change])
     with pytest.raises(SourceError, match=message):
         list(read_tokens(tmp_path))
 
 
-def test_a_broken_line_and_a_folder_without_a_complete_step_are_told(tmp_path):
+def test_a_broken_line_and_a_folder_without_a_complete_step_are_reported(tmp_path):
     write(tmp_path, 0, [], stable=False)
     with pytest.raises(SourceError, match="no complete step"):
         list(read_tokens(tmp_path))
@@ -448,7 +448,7 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatIsGone, Resumes):
         assert (tokens["text_only"], tokens["post_tool"]) == (3 * 4 * 12, 3 * 4 * 14)
 
 
-def test_a_monitor_that_asks_for_more_is_told_and_training_goes_on(prime_rl, rng, caplog):
+def test_a_monitor_that_asks_for_more_is_reported_and_training_continues(prime_rl, rng, caplog):
     class Changed(Base):
         @abstractmethod
         async def log_samples(self, samples): ...
@@ -560,7 +560,7 @@ def test_the_first_loss_of_a_release_attaches_and_other_ranks_keep_nothing(relea
     assert "log" not in vars(released.monitor)
 
 
-def test_a_loss_before_there_is_any_monitor_is_told_and_training_goes_on(released, rng, caplog):
+def test_a_loss_before_there_is_any_monitor_is_reported_and_training_continues(released, rng, caplog):
     released.monitor = None
     assert len(train_released(released, rng, 2)) == 8
     assert [record.message for record in caplog.records if record.name == "tracker_diag"] == [
@@ -568,7 +568,7 @@ def test_a_loss_before_there_is_any_monitor_is_told_and_training_goes_on(release
     ]
 
 
-def test_a_prime_rl_without_either_kind_of_monitor_is_told_and_training_goes_on(released, rng, monkeypatch, caplog):
+def test_a_prime_rl_without_any_kind_of_monitor_is_reported_and_training_continues(released, rng, monkeypatch, caplog):
     monkeypatch.delitem(sys.modules, "prime_rl.utils.monitor")
     monkeypatch.setattr(sys.modules["prime_rl.utils"], "__path__", [], raising=False)
     assert len(train_released(released, rng, 2)) == 8

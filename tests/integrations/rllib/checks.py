@@ -60,7 +60,7 @@ def test_a_healthy_ppo_raises_nothing_and_its_last_epochs_are_counted():
 
 
 @pytest.mark.matrix("ray", "run for real")
-def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_that_is_underway(tmp_path, underway, alerted):
+def test_a_learning_rate_that_is_too_high_is_reported_in_every_tracker_that_is_underway(tmp_path, underway, alerted):
     with underway("mlflow", "trackio", "wandb"), SummaryWriter(str(tmp_path / "curves")) as writer:
         monitor = train(config(**TOO_FAST), 6, writer=writer)
     assert monitor.failures == []
@@ -69,7 +69,7 @@ def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_that_is_under
 
 @pytest.mark.nightly
 @pytest.mark.matrix("ray", "run for real")
-def test_without_any_tracker_it_is_told_in_files(alerted):
+def test_without_any_tracker_it_is_reported_in_files(alerted):
     assert train(config(**TOO_FAST), 6).failures == []
     assert alerted("POL010") == {"jsonl", "webhook"}
 
@@ -87,7 +87,7 @@ def test_as_a_callback_class_with_remote_learners_it_hears_the_metrics(caplog):
 
 
 @pytest.mark.nightly
-def test_an_algorithm_from_a_checkpoint_goes_on_with_the_state_in_it(tmp_path, caplog):
+def test_an_algorithm_from_a_checkpoint_continues_with_the_state_in_it(tmp_path, caplog):
     first = config().callbacks(DiagnosticsCallback).build_algo()
     for _ in range(2):
         first.train()
@@ -105,7 +105,7 @@ def test_an_algorithm_from_a_checkpoint_goes_on_with_the_state_in_it(tmp_path, c
     assert monitor.step == 2
     algorithm.train()
     assert monitor.summary().steps == 3
-    assert "run begin anew" not in caplog.text
+    assert "run start over" not in caplog.text
     algorithm.stop()
     (tmp_path / "tracker_diag_0.json").unlink()
     algorithm, monitor = restored()
@@ -113,7 +113,7 @@ def test_an_algorithm_from_a_checkpoint_goes_on_with_the_state_in_it(tmp_path, c
     assert attach(algorithm) is monitor  # the callback's
     monitor.close()
     late = attach(algorithm)  # and again, by itself: one that has trained already
-    assert caplog.text.count("run begin anew") == 2
+    assert caplog.text.count("run start over") == 2
     algorithm.train()
     assert late.summary().first_step == 3
     algorithm.stop()
@@ -138,7 +138,7 @@ def test_attached_twice_each_step_is_heard_once():
     [(PPO, "cleanup"), (PPO, "save_to_path"), (PPO, "restore_from_path"), (PPOTorchLearner, "compute_loss_for_module"),
      ("self", "config"), ("self", "iteration")],
 )  # fmt: skip
-def test_whatever_is_gone_is_told_once_and_training_goes_on(caplog, monkeypatch, without, owner, name):
+def test_whatever_is_gone_is_reported_once_and_training_continues(caplog, monkeypatch, without, owner, name):
     algorithm = config().build_algo()
     at = algorithm if name in vars(algorithm) else next(
         kind for kind in (PPO if owner == "self" else owner).__mro__ if name in vars(kind)

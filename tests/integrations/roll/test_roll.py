@@ -183,7 +183,7 @@ def test_it_is_closed_before_the_tracker(roll):
     assert monitor.health["after_close"] == 1
 
 
-def test_history_of_a_resumed_run_is_not_told_again(roll):
+def test_history_of_a_resumed_run_is_not_reported_again(roll):
     monitor = integration.attach(Config(), monitor=Monitor())
     tracker = roll.tracking.tracker_registry["quiet"]({})
     thread = threading.Thread(target=lambda: tracker.log(values={"critic/score/mean": 1.0}, step=3))
@@ -193,7 +193,7 @@ def test_history_of_a_resumed_run_is_not_told_again(roll):
     assert monitor.step is None
 
 
-def test_what_gives_no_signal_is_told(roll, caplog):
+def test_what_gives_no_signal_is_reported(roll, caplog):
     integration.attach(Config())
     assert not caplog.records
     integration.attach(Config(enable_old_logprobs_recompute=False, track_with=""))
@@ -271,7 +271,7 @@ class TestWorkers(SketchesLosses):
         assert counted(watched(), "policy") == {}
 
     @pytest.mark.parametrize("gone", ["get_old_log_probs_with_cache", "train_step", "rank_info", "advantages"])
-    def test_whatever_is_gone_is_told_once_and_it_goes_on(self, watched, caplog, without, gone):
+    def test_whatever_is_gone_is_reported_once_and_it_continues(self, watched, caplog, without, gone):
         data = batch(0, 32)
         if gone in vars(ActorWorker):
             without(ActorWorker, gone, self.put)

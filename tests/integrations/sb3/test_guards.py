@@ -37,7 +37,7 @@ def test_training_stops_where_the_policy_moves_too_far(tmp_path):
 
 
 @pytest.mark.nightly
-def test_a_healthy_training_goes_on_to_its_end_and_is_the_same():
+def test_a_healthy_training_continues_to_its_end_and_is_the_same():
     guarded, monitor = learn([{"do": "stop_training"}, {"do": "scale_lr"}])
     plain, _ = learn([])
     assert monitor.events == []

@@ -106,7 +106,7 @@ def test_a_policy_that_is_frozen_is_named_live():
 
 
 @pytest.mark.nightly
-def test_an_episode_that_never_ends_is_told_once_and_one_that_does_is_not(caplog):
+def test_an_episode_that_never_ends_is_reported_once_and_one_that_does_is_not(caplog):
     *_, monitor = fired(4 * 1_600, ends=False)
     (messages,) = [message for message in caplog.messages if "no episode has ended" in message]
     assert "of which one should take 500 at most" in messages

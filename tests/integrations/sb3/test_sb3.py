@@ -64,7 +64,7 @@ def test_a_ppo_without_clipping_loses_its_samples_while_its_clip_fraction_says_z
 
 @pytest.mark.nightly
 @pytest.mark.matrix("stable-baselines3", "run for real")
-def test_without_any_tracker_it_is_told_in_files(alerted):
+def test_without_any_tracker_it_is_reported_in_files(alerted):
     callback = DiagnosticsCallback()
     ppo(learning_rate=0.1).learn(2048, callback=callback)
     assert callback.monitor.failures == []
@@ -72,7 +72,9 @@ def test_without_any_tracker_it_is_told_in_files(alerted):
 
 
 @pytest.mark.matrix("stable-baselines3", "run for real")
-def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_and_to_people(tmp_path, underway, alerted, receive):
+def test_a_learning_rate_that_is_too_high_is_reported_in_every_tracker_and_to_people(
+    tmp_path, underway, alerted, receive
+):
     """Of the runs that were started before, and of `tensorboard_log`, nothing is said to the callback."""
     with underway("mlflow", "trackio", "wandb"):
         callback = DiagnosticsCallback()
@@ -109,7 +111,7 @@ def test_each_update_belongs_to_the_dump_after_it():
 
 
 @pytest.mark.nightly
-def test_environments_are_told_apart_by_id_or_by_number():
+def test_environments_are_reported_separately_by_id_or_by_number():
     backend = CapturingTracker()
     monitor = td.Monitor([backend], window=1)
     ppo(envs=2).learn(256, callback=DiagnosticsCallback(monitor=monitor))
@@ -225,7 +227,7 @@ class Scored(gymnasium.Wrapper):
 
 @pytest.mark.by_day("PPO")
 @pytest.mark.parametrize("algorithm", [PPO, DQN])
-def test_episodes_are_told_with_return_success_and_environment(algorithm):
+def test_episodes_are_reported_with_return_success_and_environment(algorithm):
     class Counting(DiagnosticsCallback):
         """Counts by itself."""
 
@@ -287,7 +289,7 @@ def test_a_reward_that_is_lost_is_named_and_that_of_the_healthy_twin_is_not():
 
 
 @pytest.mark.nightly
-def test_a_model_that_was_saved_goes_on_with_the_state_of_then_and_without_one_says_so(tmp_path, caplog):
+def test_a_model_that_was_saved_continues_with_the_state_of_then_and_without_one_says_so(tmp_path, caplog):
     class Saves(BaseCallback):
         def _on_rollout_start(self):
             if self.num_timesteps == 768:
@@ -306,4 +308,4 @@ def test_a_model_that_was_saved_goes_on_with_the_state_of_then_and_without_one_s
         summary = callback.monitor.summary()
         assert (summary.first_step, summary.last_step) == (first, 1024)
         assert callback.monitor.health["integration_errors"] == (state == {"version": 0})  # it cannot be used
-        assert sum("begin anew" in message for message in caplog.messages) == messages
+        assert sum("start over" in message for message in caplog.messages) == messages

@@ -142,7 +142,7 @@ def test_turns_in_rows_of_their_own_are_after_the_tool_from_the_second_on(rng):
     assert monitor.failures == []
 
 
-def test_a_loss_on_the_rollouts_log_probabilities_is_told_once_as_no_signal(rng, caplog):
+def test_a_loss_on_the_rollouts_log_probabilities_is_reported_once_as_no_signal(rng, caplog):
     trainer = attached(monitor := Monitor([captured := CapturingTracker()]))
     for step in (1, 2):
         batch = made(rng)
@@ -243,7 +243,7 @@ class TestConformanceOfTheAsynchronous(TestConformance):
         assert monitor.health["late_steps"] == 0
 
 
-def test_what_cannot_be_read_is_counted_and_training_goes_on(rng):
+def test_what_cannot_be_read_is_counted_and_training_continues(rng):
     trainer, batch = attached(monitor := Monitor()), made(rng)
     del batch["response_mask"]
     sync_step(trainer, 1, batch)

@@ -300,7 +300,7 @@ def test_older_slime_logs_elsewhere(slime, name, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["initialize", "logging_utils", "log", "model", "save_checkpoint"])
-def test_whatever_is_gone_is_told_once_and_training_goes_on(slime, caplog, name, without):
+def test_whatever_is_gone_is_reported_once_and_training_continues(slime, caplog, name, without):
     root = "slime.backends.megatron_utils"
     owner, place = {
         "initialize": (None, f"{root}.initialize"), "logging_utils": (None, "slime.observability.logging_utils"),
@@ -316,7 +316,7 @@ def test_whatever_is_gone_is_told_once_and_training_goes_on(slime, caplog, name,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["load", "eps_clip", "custom_tis_function_path"])
-def test_a_setting_that_is_gone_costs_no_more_than_what_it_is_for_and_is_told(slime, caplog, name):
+def test_a_setting_that_is_gone_costs_no_more_than_what_it_is_for_and_is_reported(slime, caplog, name):
     args = arguments()
     delattr(args, name)
     monitor = integration.attach(args)
@@ -327,7 +327,7 @@ def test_a_setting_that_is_gone_costs_no_more_than_what_it_is_for_and_is_told(sl
 
 
 @pytest.mark.slow
-def test_a_correction_that_slime_hides_is_told_at_the_first_loss(slime, monkeypatch):
+def test_a_correction_that_slime_hides_is_reported_at_the_first_loss(slime, monkeypatch):
     """v0.2.0 makes its function anew in each loss; a loss without the correction that was asked for would be worse."""
     monkeypatch.delattr(sys.modules["slime.backends.megatron_utils.loss"], "vanilla_tis_function")
     assert len(train(slime, arguments(), integration.tis)) == 6
@@ -335,7 +335,7 @@ def test_a_correction_that_slime_hides_is_told_at_the_first_loss(slime, monkeypa
         train(slime, arguments(use_tis=True), integration.tis)
 
 
-def test_rollouts_that_cannot_be_watched_are_told_and_go_on(slime, monkeypatch, caplog):
+def test_rollouts_that_cannot_be_watched_are_reported_and_continue(slime, monkeypatch, caplog):
     def broken(*args, **kwargs):
         raise ValueError("a rule of yours")
 

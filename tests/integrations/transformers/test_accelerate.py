@@ -91,7 +91,7 @@ def test_without_a_tracker_a_loss_that_is_nan_is_found_in_files(alerted):
 
 
 @pytest.mark.nightly
-def test_a_loop_that_loads_its_state_goes_on_with_that_of_the_diagnostics(tmp_path, caplog):
+def test_a_loop_that_loads_its_state_continues_with_that_of_the_diagnostics(tmp_path, caplog):
     def begin(monitor):
         accelerator = Accelerator(cpu=True)
         accelerator.init_trackers("project")
@@ -108,13 +108,13 @@ def test_a_loop_that_loads_its_state_goes_on_with_that_of_the_diagnostics(tmp_pa
         accelerator = begin(again)
         accelerator.load_state(str(tmp_path))
         assert again.step == (4 if kept else None)
-        assert caplog.text.count("run begin anew") == (not kept)
+        assert caplog.text.count("run start over") == (not kept)
         accelerator.end_training()
         (tmp_path / "tracker_diag_0.json").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("name", ["register_save_state_pre_hook", "register_load_state_pre_hook"])
-def test_whatever_is_gone_of_accelerate_is_told_once_and_the_loop_goes_on(without, caplog, name):
+def test_whatever_is_gone_of_accelerate_is_reported_once_and_the_loop_continues(without, caplog, name):
     accelerator, monitor = Accelerator(cpu=True), td.Monitor()
     accelerator.init_trackers("project")
     without(Accelerator, name, lambda: attach(accelerator, monitor=monitor))

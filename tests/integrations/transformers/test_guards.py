@@ -79,7 +79,7 @@ def test_a_resumed_training_has_its_limits_and_its_register(tmp_path):
 
 
 @pytest.mark.nightly
-def test_updates_stop_while_the_loop_goes_on(tmp_path):
+def test_updates_stop_while_the_loop_continues(tmp_path):
     trainer, seen = breaking(tmp_path)
     monitor = attach(trainer, guards=[guard("stop_update", hold=3), guard("scale_lr", act=False)])
     trainer.train()

@@ -76,7 +76,7 @@ class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
         return set() if self.monitor.summary().steps == 3 else {METRICS}
 
 
-def test_without_a_place_for_callbacks_it_is_told_once_and_nothing_is_watched(tmp_path, without, caplog):
+def test_without_a_place_for_callbacks_it_is_reported_once_and_nothing_is_watched(tmp_path, without, caplog):
     trainer = make(tmp_path, steps=3)
     monitor = without(trainer, "callback_handler", lambda: attach(trainer))
     assert torch.equal(trained(trainer)[0], plain()[0])
@@ -164,7 +164,7 @@ def test_a_loss_may_hand_over_tensors(tmp_path, make_batch, rng):
     assert backend.scalars(2)["diag/policy/text_only/count"] > 500
 
 
-def test_a_resumed_trainer_goes_on_where_its_checkpoint_was_made(tmp_path):
+def test_a_resumed_trainer_continues_where_its_checkpoint_was_made(tmp_path):
     saves = {"save_strategy": "steps", "save_steps": 4}
     attach(first := make(tmp_path, steps=4, **saves))
     first.train()
@@ -211,7 +211,7 @@ def test_an_evaluation_alone_is_as_without_us_and_its_row_is_heard(tmp_path):
     assert monitor.failures == []
 
 
-def test_contract_a_checkpoint_lies_where_we_look_for_it(tmp_path):
+def test_contract_a_checkpoint_is_where_we_look_for_it(tmp_path):
     trainer = make(tmp_path, steps=2, save_strategy="steps", save_steps=2)
     trained(trainer)
     assert checkpoint.folder_of(trainer.args, trainer.state).is_dir()

@@ -9,7 +9,7 @@ from trl.experimental.ppo import PPOConfig, PPOTrainer
 from tracker_diag.rules.algorithm import algorithm_of
 
 
-def test_ppo_is_seen_by_what_it_logs_and_told_of_in_its_tracker(tmp_path, mlflow_store):
+def test_ppo_is_seen_by_what_it_logs_and_reported_of_in_its_tracker(tmp_path, mlflow_store):
     import mlflow
 
     set_seed(0)

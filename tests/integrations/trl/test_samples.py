@@ -28,7 +28,7 @@ def says(content):
     return {"role": "assistant", "content": content}
 
 
-def test_calls_are_told_by_tool_with_arguments_and_whether_they_worked():
+def test_calls_are_reported_by_tool_with_arguments_and_whether_they_worked():
     messages = [
         asks(call("search", q="a"), call("read", page=2)),
         answers("read", "text"),  # the answers of asynchronous tools come after the others
@@ -126,6 +126,6 @@ def test_an_evaluation_tells_nothing():
     assert listening.batches == []
 
 
-def test_a_reward_function_that_is_not_there_is_told_at_once():
+def test_a_reward_function_that_is_not_there_is_reported_at_once():
     with pytest.raises(UnknownName, match=r"rigth.*right, style"):
         CompletionSamples(Trainer(), Listening(), "rigth")

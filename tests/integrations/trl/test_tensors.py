@@ -80,7 +80,7 @@ def test_without_a_tool_mask_every_token_of_the_completion_is_the_models(listeni
     assert torch.equal(listening.batches[0]["model_mask"], listening.batches[0]["response_mask"])
 
 
-def test_the_old_policy_is_told_after_the_first_update_alone(listening):
+def test_the_old_policy_is_reported_after_the_first_update_alone(listening):
     trainer = made(iterations=3)
     tensors = GrpoTensors(trainer, listening)
     for _ in range(6):
@@ -89,7 +89,7 @@ def test_the_old_policy_is_told_after_the_first_update_alone(listening):
     assert all("old_logprobs" in messages for messages in listening.batches)
 
 
-def test_a_ratio_that_is_1_by_construction_is_told_once_so_that_rules_can_say_so(listening):
+def test_a_ratio_that_is_1_by_construction_is_reported_once_so_that_rules_can_say_so(listening):
     trainer = made()
     tensors = GrpoTensors(trainer, listening)
     assert not tensors.ratio_expected
@@ -112,7 +112,7 @@ def test_steps_that_are_accumulated_leave_the_policy_as_it_was(listening):
     assert not GrpoTensors(made(steps=2, accumulation=2), listening).ratio_expected
 
 
-def test_the_sampler_is_told_once_a_generation_without_what_it_could_not_score(listening):
+def test_the_sampler_is_reported_once_a_generation_without_what_it_could_not_score(listening):
     trainer = made(iterations=2, use_vllm=True)
     tensors = GrpoTensors(trainer, listening)
     rollout = torch.zeros(B, T)

@@ -190,7 +190,7 @@ def test_the_samplers_ratio_of_a_rollout_function(tmp_path, settings):
     assert tokens["post_tool"] == counted["post"]
 
 
-def test_a_resumed_run_goes_on_with_its_state(tmp_path, caplog):
+def test_a_resumed_run_continues_with_its_state(tmp_path, caplog):
     from train import SMALL, grpo, watched
 
     def run(to, **resumed):
@@ -202,11 +202,11 @@ def test_a_resumed_run_goes_on_with_its_state(tmp_path, caplog):
 
     assert run(2) == (1, 2, 2)
     assert run(4, resume_from_checkpoint=True) == (1, 4, 4)
-    assert "begin anew" not in caplog.text
+    assert "start over" not in caplog.text
     for file in tmp_path.glob("checkpoint-2/tracker_diag_*.json"):
         file.unlink()
     assert run(4, resume_from_checkpoint=str(tmp_path / "checkpoint-2")) == (3, 4, 2)
-    assert "begin anew" in caplog.text
+    assert "start over" in caplog.text
 
 
 def others():
@@ -621,7 +621,7 @@ def two_processes(tmp_path, places, alerted):
 
 @pytest.mark.nightly
 @pytest.mark.matrix("trl", "run for real", "2 processes of torchrun")
-def test_a_tool_that_is_broken_on_the_second_rank_alone_is_told_in_every_tracker(two_processes, alerted):
+def test_a_tool_that_is_broken_on_the_second_rank_alone_is_reported_in_every_tracker(two_processes, alerted):
     first, _ = two_processes("broken")
     assert ["ENV001", "all"] in first["fired"]
     assert 0.2 < statistics.median(first["failed"]) < 0.8  # of the calls of both: its own do not fail

@@ -147,7 +147,7 @@ class TestConformance(SameWithUs, KnowsTheSettings, LeavesNoHook, SurvivesWhatIs
         return v0_step(SimpleNamespace(log=lambda data, step: None), 1, batch, **REJECT), dict(batch.batch.items())
 
 
-def test_scores_and_what_the_reward_function_told_are_of_each_sequence(tracking, rng):
+def test_scores_and_what_the_reward_function_reported_are_of_each_sequence(tracking, rng):
     batch = made(rng)
     batch.non_tensor_batch["acc"] = np.array([row % 2 == 1 for row in range(ROWS)])
     batch.non_tensor_batch["format"] = np.array([0.5] * ROWS)
@@ -282,13 +282,13 @@ def test_findings_of_a_run_without_a_tracker_are_in_files(rng, alerted):
         ({"algorithm": {"rollout_correction": {"bypass_mode": True}}}, "bypass_mode=False"),
     ],
 )
-def test_settings_that_leave_no_signal_are_told_once(config, message, caplog):
+def test_settings_that_leave_no_signal_are_reported_once(config, message, caplog):
     tracker_diag_verl.attach(SimpleNamespace(), config=config).close()
     tracker_diag_verl.CHECKPOINTS.leave()  # else what the next test loads would be of this run
     assert caplog.text.count(message) == 1
 
 
-def test_a_batch_that_cannot_be_read_is_counted_and_training_goes_on(tracking, rng, caplog):
+def test_a_batch_that_cannot_be_read_is_counted_and_training_continues(tracking, rng, caplog):
     batch = made(rng)
     batch.batch["rollout_log_probs"] = batch.batch["rollout_log_probs"][:, :-1].clone()
     ray_trainer.compute_advantage(batch, adv_estimator="grpo", num_repeat=4)
@@ -329,19 +329,19 @@ def fit(loop, tmp_path):
     return train
 
 
-def test_a_training_that_is_resumed_has_the_state_beside_the_checkpoint(loop, tmp_path, caplog):
+def test_a_training_that_is_resumed_has_the_state_next_to_the_checkpoint(loop, tmp_path, caplog):
     """By the plugin, which makes the monitors."""
     _, first = loop(tmp_path, save_freq=4)
     kept = tmp_path / "global_step_4" / "tracker_diag_0.json"
     resume = {"resume_mode": "resume_path", "resume_from_path": str(kept.parent)}
     _, second = loop(tmp_path, **resume)
     assert (first.summary().steps, second.summary().steps) == (8, 8)  # of which the first four are from the state
-    assert "run begin anew" not in caplog.text
+    assert "run start over" not in caplog.text
     kept.unlink()
     _, third = loop(tmp_path, **resume)
     assert (third.summary().first_step, third.summary().steps) == (5, 4)
     assert (first.state_dict()["rows"], third.state_dict()["rows"]) == (loops.STEPS, loops.STEPS - 4)
-    assert caplog.text.count("run begin anew") == 1
+    assert caplog.text.count("run start over") == 1
 
 
 ALL = [*range(1, loops.STEPS + 1)]
@@ -369,7 +369,7 @@ def test_the_weight_of_the_kl_in_the_reward_is_set_while_the_incident_lasts(fit)
     assert did.kl_coef == {step: 0.5 if step in (4, 5) else 0.001 for step in ALL}
 
 
-def test_what_is_out_of_reach_is_told_and_a_healthy_training_is_as_without_guards(fit):
+def test_what_is_out_of_reach_is_reported_and_a_healthy_training_is_as_without_guards(fit):
     did = fit(("scale_lr", {}), ("rollback", {}))
     assert did.updated == ALL
     assert sum("not within reach of this trainer" in event for event in did.events) == 2

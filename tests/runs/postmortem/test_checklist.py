@@ -105,6 +105,6 @@ def test_texts_are_shown_as_they_are(diagnosis):
     assert "Cannot know.\n  - ENV004 could not see" in text
 
 
-def test_an_unknown_list_is_told():
+def test_an_unknown_list_is_reported():
     with pytest.raises(UnknownName, match="checklist: 'befor' given, expected one of before, during, after"):
         items("befor")

@@ -87,7 +87,7 @@ def code_of(folder, path=None):
 
 
 @pytest.mark.slow
-def test_the_code_is_that_of_the_program_and_its_changes_are_told(tmp_path):
+def test_the_code_is_that_of_the_program_and_its_changes_are_reported(tmp_path):
     def git(*args):
         author = ["-c", "user.name=a", "-c", "user.email=a@b"]
         return subprocess.run(["git", *author, *args], cwd=tmp_path, capture_output=True, text=True, check=True).stdout

@@ -70,7 +70,7 @@ def test_what_is_missing_is_said_once_in_one_line(capsys):
 
 
 @pytest.mark.nightly
-def test_settings_that_are_given_stand_beside_those_of_the_tracker(mlflow_store):
+def test_settings_that_are_given_stand_next_to_those_of_the_tracker(mlflow_store):
     import mlflow
 
     with mlflow.start_run():

@@ -35,7 +35,7 @@ def test_objects_are_found_however_they_stand(tmp_path, text):
     assert objects_of(tmp_path, text) == (ROWS, ())
 
 
-def test_one_broken_line_in_the_middle_is_left_out_and_told(tmp_path):
+def test_one_broken_line_in_the_middle_is_left_out_and_reported(tmp_path):
     result, (note,) = objects_of(tmp_path, '{"n": 1}\n{"n": \n{"n": 3}\n')
     assert [item["n"] for item in result] == [1, 3]
     assert note.startswith("lines that cannot be read, left out: 1, first line 2: ")
@@ -53,7 +53,7 @@ def test_a_list_that_breaks_off_gives_what_came_before(tmp_path):
     assert note == "lists that break off: 1, first after element 2"
 
 
-def test_binary_in_text_is_replaced_and_told(tmp_path):
+def test_binary_in_text_is_replaced_and_reported(tmp_path):
     result, (note,) = objects_of(tmp_path, b'{"n": "\xff\xfe\x00"}\n'.replace(b"\x00", b"\\u0000"))
     assert result == [{"n": "\ufffd\ufffd\0"}]
     assert note == "lines with bytes that are no UTF-8: 1, first line 1"

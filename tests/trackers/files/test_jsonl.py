@@ -33,7 +33,7 @@ def test_nan_and_infinity_are_read_back(tmp_path):
         ('{"step": "1"}\n', "m.jsonl:1: step is '1', expected a whole number"),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_line(tmp_path, text, message):
+def test_what_is_wrong_is_reported_with_file_and_line(tmp_path, text, message):
     file = tmp_path / "m.jsonl"
     file.write_text(text)
     with pytest.raises(SourceError) as error:
@@ -116,7 +116,7 @@ def test_rows_without_any_step_are_counted(tmp_path):
     assert "rows are counted from 0" in run.notes[0]
 
 
-def test_some_rows_without_a_step_are_told(tmp_path):
+def test_some_rows_without_a_step_are_reported(tmp_path):
     run = run_of(tmp_path, '{"meta": 1}\n{"step": 1, "loss": 2}\n{"step": null, "loss": 3}\n')
     assert run.rows == {1: {"loss": 2.0}}
     assert run.notes == ("rows without a step, left out: 2, first line 1",)

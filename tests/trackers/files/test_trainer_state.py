@@ -56,7 +56,7 @@ def test_a_file_that_breaks_off_is_read_so_far(tmp_path, cut):
         ('{"log_history": [{"step": 1, "a": zzz, "b": 1}, {"step": 2}]}', "character 34: no JSON: Expecting value"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(tmp_path, text, message):
+def test_what_is_wrong_is_reported_with_its_place(tmp_path, text, message):
     with pytest.raises(SourceError) as error:
         run_of(tmp_path, text)
     assert message in str(error.value)

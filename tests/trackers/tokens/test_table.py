@@ -144,7 +144,7 @@ def test_texts_of_any_kind_are_texts(tmp_path, kind):
     assert result["after_tool"].tolist() == [True, False, False, True]
 
 
-def test_bytes_that_are_no_text_are_told_with_their_column(tmp_path):
+def test_bytes_that_are_no_text_are_reported_with_their_column(tmp_path):
     file = tmp_path / "tokens.parquet"
     names = pa.Array.from_buffers(
         pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"\xffa")]

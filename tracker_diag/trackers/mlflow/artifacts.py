@@ -62,7 +62,7 @@ class Artifacts:
         except ValueError:
             if content and not content.startswith(b"{"):
                 raise
-            raise HalfWritten(f"{path}: its upload broke off, so it begins anew without its earlier rows") from None
+            raise HalfWritten(f"{path}: its upload broke off, so it starts over without its earlier rows") from None
         return rows
 
 

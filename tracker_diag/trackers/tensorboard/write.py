@@ -124,7 +124,7 @@ class TensorBoardTracker(Tracker):
 
 
 class EventFile:
-    """An event file in `folder`, begun with the first event, and begun anew when it cannot be written to.
+    """An event file in `folder`, begun with the first event, and started over when it cannot be written to.
 
     It starts with a mark that a run begins at its first step. So after a resume TensorBoard leaves out later steps from
     before.
