@@ -188,6 +188,10 @@ def test_what_the_diagnostics_log_is_never_read_back():
         ("val/loss", "eval_loss"),
         ("val_loss", "eval_loss"),
         ("optimizer/lr", "learning_rate"),
+        ("kl_div", "kl"),
+        ("avg_response_len", "response_length"),
+        ("rewards/mean", "reward"),
+        ("eval_acc", "eval_score"),
         ("critic/loss", None),
         ("critic/lr", None),
         ("critic/value_loss", "value_loss"),
@@ -199,6 +203,17 @@ def test_unknown_frameworks_go_by_well_known_names(key, name):
     made = key_map([key])
     assert made.framework is None
     assert made.mapped.get(key, Mapped("")).name == (name or "")
+
+
+def test_a_table_without_slashes_has_the_names_of_its_framework():
+    """As some exports and databases make of them. Two such names would be those of OpenRLHF."""
+    row = {"critic_score_mean": 0.5, "actor_entropy": 0.1, "actor_ppo_kl": 0.01, "response_length_clip_ratio": 0.2,
+           "actor_grad_norm": 1.0}  # fmt: skip
+    made = key_map(row)
+    slashed = {key.replace("_", "/", 1): value for key, value in row.items() if key.startswith("actor_")}
+    slashed |= {"critic/score/mean": 0.5, "response_length/clip_ratio": 0.2}
+    assert made.framework == "verl"
+    assert made.values(row) == key_map(slashed).values(slashed)
 
 
 def test_one_key_alone_names_no_framework_and_the_nearest_ones_are_listed():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracker_diag import Monitor
+from tracker_diag import Monitor, diagnose
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.rules import judge as module
 from tracker_diag.rules import triage
@@ -90,3 +90,13 @@ def test_of_a_metric_that_comes_twice_in_a_step_the_first_value_counts():
     assert {name: scalar.value for name, scalar in judge.series.items()} == {"reward": 1.0, "kl": 0.1}
     judge.step(1, StepInputs({"reward": float("inf")}))
     assert not judge.series
+
+
+def test_an_entropy_that_is_0_from_the_first_row_on_is_not_measured():
+    rows = [{"entropy": 0.0, "approx_kl": 0.0, "reward": step / 100} for step in range(100)]
+    result = diagnose(rows)
+    assert not result.summary.incidents
+    assert "entropy" not in result.series
+    assert "the trainer does not measure it" in result.summary.log[0]
+    fallen = [{"entropy": 0.5 if step < 50 else 0.0, "reward": 0.1} for step in range(100)]
+    assert "EXP001" in {finding.rule.id for finding in diagnose(fallen).summary.findings}

@@ -144,6 +144,19 @@ def test_where_the_reward_is_not_what_was_meant_the_run_stops_though_it_rises(ru
     assert (result.action, result.last_good_step) == ("stop", 96)
 
 
+def test_a_tool_that_is_only_slow_is_watched():
+    """What it returns may be as good as before."""
+    asked = ("tools_slow_down", "slower_than_baseline", "time_matters", "much_slower")
+    slow = tuple(replace(fell("tool_seconds", 20.0, 80, signal), baseline=20.0) for signal in asked)
+    support = fell("throughput", 900.0, 80, "throughput_falls")
+    advice = advise(finding("ENV008", evidence=(*slow, support)), best=[calm("reward")])
+    assert (advice.action, advice.says.split(";")[0]) == (
+        "watch", "Watch. Tools slow down since step 100, until tool_seconds is near 20 again",
+    )  # fmt: skip
+    late = finding("ENV008", evidence=(*slow, fell("tool_timeouts", 0.01, 80, "timeouts_matter")))
+    assert advise(late, best=[calm("reward")]).action == "stop"
+
+
 def test_the_evaluation_decides_where_there_is_one():
     spared = finding("POL001", 100, 110, resolved=115)
     assert advise(spared, best=(fell("reward", 0.7, 90), calm("eval_score"))).action == "continue"

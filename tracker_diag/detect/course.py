@@ -64,6 +64,8 @@ LATELY = 0.6
 STEP = 1.25
 """Standard deviations that a series gains after its first quarter, at least, if it has learnt at all: one that is at
 its level after a tenth of the run gains 1.33, one that rises steadily 1.73."""
+LIKELY = 2.5
+"""Standard errors by which a part of the run is above what came before, if it has probably risen after all."""
 REGAINED = 0.7
 """Part of its largest fall by which a series that has learnt nothing may end above its first level."""
 
@@ -249,6 +251,17 @@ class Course:
             return False
         noise, splits = dependence(at.rows.ranks, -1.0), {SHORTEST, *(int(len(at.y) * part) for part in SPLITS)}
         return not any(may_gain_at(at.rows.ranks, split, noise) for split in splits)
+
+    def rose_after_all(self) -> bool:
+        """Whether some part of the run is higher than what came before by `LIKELY`. Needs `FEWEST` rows."""
+        at = self._levels()
+        noise, splits = dependence(at.rows.ranks, 0.0), [int(len(at.y) * part) for part in SPLITS]
+        return any(gain_at(at.rows.ranks, split, noise) > LIKELY for split in splits)
+
+    def quarters(self) -> tuple[float, float]:
+        """The means of the first and the last quarter of the run. Needs `FEWEST` rows."""
+        y = self._levels().y
+        return self._sign * float(y[: len(y) // 4].mean()), self._sign * float(y[-(len(y) // 4) :].mean())
 
     def ends_as_it_began(self) -> bool:
         """Whether the last fifth of the run is above the first level by less than `REGAINED` of its largest fall.

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,12 @@ class Aliases(_Closed):
                 if members and members != [per]:
                     raise ValueError(f"{name}: {key!r} names a member; expected {{{per}}}, once")
         return self
+
+    @cached_property
+    def without_slashes(self) -> dict[str, str]:
+        """Its keys by what a table without slashes makes of them: `critic_score_mean` of `critic/score/mean`."""
+        keys = (*self.recognise, *self.ignore, *(key for alias in self.metrics.values() for key in alias.keys))
+        return {_plain(key): key for key in reversed(keys) if "/" in key and not re.search(r"[*{]", key)}
 
 
 @dataclass(frozen=True)
@@ -313,6 +319,8 @@ def _forms(keys: Iterable[str], file: Aliases) -> Mapping[str, None]:
     for key in keys:
         forms[key] = None
         forms |= dict.fromkeys(key[len(prefix) :] for prefix in file.prefixes if key.startswith(prefix))
+        if "/" not in key and (whole := file.without_slashes.get(_plain(key))):
+            forms[whole] = None
         if file.any_prefix and not of_evaluation(key):
             parts = key.split("/")
             forms |= dict.fromkeys("/".join(parts[start:]) for start in range(1, len(parts)))

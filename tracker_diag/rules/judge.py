@@ -90,6 +90,8 @@ class Judge:
         """Finite values of the open step. Of a series that comes twice the first value counts."""
         self._sampled: set[str] = set()
         """Names of which samples are known, and the trainer logs a mean over earlier rows as well."""
+        self._has_entropy = False
+        """Whether any entropy so far was other than 0."""
         self._non_finite: list[str] = []
         self._checked = False
         self._acknowledged = in_settings(self.config)
@@ -164,7 +166,9 @@ class Judge:
         yield from inputs.statistics.items()
         self._sampled |= self.keys.running & inputs.samples.keys()
         for name, value in self.keys.values(inputs.metrics).items():
-            if name not in self._sampled:
+            # A policy that samples has some entropy. A trainer that logs 0 from the first row on does not measure it.
+            self._has_entropy |= name == "entropy" and value != 0
+            if name not in self._sampled and (name != "entropy" or self._has_entropy):
                 yield name, Scalar(name, value, quantum=self._quantum)
         for name, scalar in inputs.samples.items():
             if name not in self.keys.names or name in self._sampled:
@@ -221,6 +225,7 @@ class Judge:
             "acknowledged": [asdict(known) for known in self._acknowledged],
             "open": self._open,
             "sampled": sorted(self._sampled),
+            "has_entropy": self._has_entropy,
             "series": [[str(key), scalar.value, scalar.n, scalar.error] for key, scalar in self.series.items()],
             "non_finite": list(self._non_finite),
             "checked": self._checked,
@@ -233,6 +238,7 @@ class Judge:
             inputs: what is known of the open step besides its metrics, statistics and samples.
         """
         self._open, self._checked, self._sampled = state["open"], state["checked"], set(state["sampled"])
+        self._has_entropy = state["has_entropy"]
         self._non_finite = list(state["non_finite"])
         self.series = {}
         for name, value, n, error in state["series"]:

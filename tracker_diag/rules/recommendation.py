@@ -5,7 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
-from tracker_diag.metrics.series import any_of
+from tracker_diag.metrics.registry import find
+from tracker_diag.metrics.series import StatKey, any_of
+from tracker_diag.rules.conditions import signals_of
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import DAMAGE, UNSURE, Incident, never_rose
 from tracker_diag.rules.model import Link
@@ -144,10 +146,18 @@ def _stops(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> str | None:
         now, best = different(lost[0].value or 0.0, lost[0].baseline or 0.0)
         return f"{lost[0].series} is {now} recently, {best} at its best"
     harm = [f for f in ongoing if f.severity == "error" or (f.rule.link == DAMAGE and not any_of(f.slice))]
-    faults = harm or [f for f in ongoing if f.rule.link in NOT_TO_BE_TRUSTED]
+    faults = harm or [f for f in ongoing if f.rule.link in NOT_TO_BE_TRUSTED and not _is_only_slow(f)]
     if not faults:
         return None
     return faults[0].rule.title + ("" if never_rose(faults[0]) else f" since step {faults[0].onset}")
+
+
+def _is_only_slow(finding: Finding) -> bool:
+    """Whether it rests on times alone, such as that of a tool: what the tool returns may be as good as before."""
+    asked = signals_of(finding.rule.when, finding.rule.predicates)
+    keys = [key for reading in finding.evidence if reading.holds and reading.signal in asked for key in reading.keys]
+    metrics = [None if isinstance(key, StatKey) else find(key) for key in keys]
+    return bool(metrics) and all(metric is not None and metric.unit == "s" for metric in metrics)
 
 
 def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], otherwise: str | None) -> str:

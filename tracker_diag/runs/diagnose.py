@@ -173,7 +173,7 @@ def diagnose(
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = judge.summary(run.source, len(steps), first, last)
     thin = f"the log is long: its {len(rows):,} rows are judged as {len(judged):,}, each a mean of neighbours"
-    log = (*run.caveats, *([thin] if thinned else ()), *_by_construction(judge.keys.framework, series))
+    log = (*run.caveats, *([thin] if thinned else ()), *_by_construction(judge.keys, rows, series))
     curves = {name: series[name] for name in chosen(summary, series)}
     summary = replace(summary, log=log, curves=curves, over=run.ended is not None)
     seconds = run.seconds or elapsed(rows, series.get("step_seconds", {}))
@@ -246,14 +246,19 @@ def _idle(grad_norm: Mapping[int, float]) -> Iterator[str]:
         yield f"the gradient norm is exactly 0 in {len(zeros)} of {len(grad_norm)} rows, first at step {zeros[0]}"
 
 
-def _by_construction(framework: str | None, series: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
-    """What says nothing by construction: a loss of exactly 0 in TRL's GRPO, while its gradient is not 0.
+def _by_construction(
+    keys: KeyMap, rows: Mapping[int, Mapping[str, float]], series: Mapping[str, Mapping[int, float]]
+) -> Iterator[str]:
+    """What says nothing by construction: an entropy of exactly 0 in each row, and a loss of 0 in TRL's GRPO.
 
     With one update per batch the ratio is 1, and the advantages of a group add up to 0. So the value of the loss is 0,
     but for the KL term; its gradient is not. Where the gradient is 0 as well, nothing is said.
     """
+    entropies = [key for key, metric in keys.mapped.items() if metric.name == "entropy"]
+    if "entropy" not in series and any(row.get(key) == 0 for row in rows.values() for key in entropies):
+        yield "the entropy is exactly 0 in every row: the trainer does not measure it, and no rule reads it"
     loss, gradient = series.get("loss", {}), series.get("grad_norm", {})
-    if framework != "TRL" or not {"loss", "reward", "reward_std"} <= series.keys():
+    if keys.framework != "TRL" or not {"loss", "reward", "reward_std"} <= series.keys():
         return
     zeros = [step for step, value in loss.items() if value == 0 and gradient.get(step, 0.0) > 0]
     if len(zeros) > 1:

@@ -159,3 +159,12 @@ def test_verl_that_begins_again(tmp_path):
     run = run_of(tmp_path, "".join(lines))
     assert len(run.rows) == 40
     assert run.caveats[0].startswith("the step counter begins again: 2 phases")
+
+
+def test_a_row_that_a_terminal_has_broken_into_lines_is_one(tmp_path):
+    rows = "".join(f"{{'loss': 0.5, 'completions/mean_length': {n}.0, 'reward': 0.25}}\n" for n in range(10, 13))
+    wide = "\n".join(line[at : at + 20] for line in rows.splitlines() for at in range(0, len(line), 20)) + "\n"
+    assert run_of(tmp_path, wide) == run_of(tmp_path, rows)
+    broken = run_of(tmp_path, wide.replace("\n5}", "", 1))
+    assert [row["completions/mean_length"] for row in broken.rows.values()] == [11.0, 12.0]
+    assert "rows that break off, left out: 1, first line 1" in broken.notes

@@ -61,3 +61,21 @@ def test_what_is_wrong_is_reported_with_its_place(tmp_path, text, message):
         run_of(tmp_path, text)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_list_of_numbers_for_each_metric_is_a_table(tmp_path):
+    columns = {"note": "mine", "betas": [0.9, 0.99], "step": [10, 20, 30], "rewards_avg": [0.25, None, 0.5]}
+    run = run_of(tmp_path, json.dumps(columns))
+    assert run.rows == {10: {"rewards_avg": 0.25}, 30: {"rewards_avg": 0.5}}
+    with pytest.raises(SourceError, match="without log_history"):
+        run_of(tmp_path, json.dumps({"names": ["a", "b"], "n": [1]}))
+
+
+def test_what_kaggle_keeps_of_a_notebook_is_read_as_it_was_printed(tmp_path):
+    """A piece may end within a row."""
+    printed = "".join(f"\r {step}%|█ | {step}/100 [00:01<?]\n{{'loss': '0.5', 'kl': {step}}}\n" for step in (10, 20))
+    pieces = [{"stream_name": "stdout", "time": 1.5, "data": printed[at : at + 7]} for at in range(0, len(printed), 7)]
+    run = run_of(tmp_path, json.dumps(pieces))
+    assert run.rows == {10: {"loss": 0.5, "kl": 10.0}, 20: {"loss": 0.5, "kl": 20.0}}
+    with pytest.raises(SourceError, match="no metrics in what was printed, 1 pieces"):
+        run_of(tmp_path, json.dumps([{"stream_name": "stderr", "data": "hello"}]))

@@ -11,9 +11,9 @@ from tracker_diag.rules.series import Place
 from tracker_diag.rules.signals.base import CLOSED, Verb
 from tracker_diag.rules.signals.over_the_run import OverTheRun
 
-MOSTLY = 0.8
+MOSTLY = 0.9
 """Part of a run's rows after which the signal decides that a series has never risen."""
-UNKNOWN_LENGTH = 1250
+UNKNOWN_LENGTH = 1112
 """The assumed rows of a run of unknown length."""
 LEVELS = 12
 """Rows that a series needs before it can count as never risen: four levels of three rows each."""
@@ -35,7 +35,7 @@ class Gain(OverTheRun):
 
     kind: Literal["gain"] = "gain"
     never: bool = False
-    """Hold if nothing has been gained. Unknown before 80 % of the run's expected rows, or 1,000 rows."""
+    """Hold if nothing has been gained. Unknown before 90 % of the run's expected rows, or 1,000 rows."""
     sure: bool = False
     """Hold only if the levels are clear now. Ranks alone, or earlier rows, are not enough. With too few rows, it is no:
     a rule that asks for it under `unless` must see a run with few evaluations too."""
@@ -72,12 +72,14 @@ class Gain(OverTheRun):
             return self._too_early
         if self.sure:
             return gain.firmly and self._course.rose_surely()
-        # A series counts as risen as soon as that is certain.
+        # What has never risen by 90 % of the run may rise yet. A fall is no rise.
         has_not = self.holds or self._course.never_rose() or self._course.ends_as_it_began()
-        return has_not and not self._course.rose_surely()
+        return has_not and not (self._course.rose_after_all() or self._course.rose_surely())
 
     def _decided_reading(self) -> Reading:
         gain = self._course.gain()
         if gain is None:
             return self._series.unknown()
-        return self._series.reading(self.holds, self._in_unit(gain.now), self._in_unit(gain.first))
+        # What has never risen differs from row to row by chance alone, so wide levels tell most.
+        first, now = self._course.quarters() if self.never else (gain.first, gain.now)
+        return self._series.reading(self.holds, self._in_unit(now), self._in_unit(first))

@@ -72,7 +72,7 @@ class Spike(Material):
             middle = median(values)
             self._last, self._step = (now.value, middle), observed.step
             high = self.above is None or now.value > self.above
-            far = high and self._is_material(now.value, middle)
+            far = high and self._is_material(now.value, self._usual(middle, values))
             far = far and not self._within_spread(now.value, middle, values)
             far = far and (self._furthest is None or self._is_material(now.value, self._furthest))
             self.holds = far and not self._within_error(now, middle) if self._sees(now, far=far) else None
@@ -89,11 +89,16 @@ class Spike(Material):
             return self._series.unknown(None if now is None else few)
         return self._series.reading(self.holds, *self._last, self._step if self.holds else None)
 
+    def _usual(self, middle: float, values: list[float]) -> float:
+        """What a jump by a factor is a multiple of. Some estimates of a KL are negative as often as not."""
+        signed = self.factor is not None and self.direction == "rising" and middle <= 0
+        return median(map(abs, values)) if signed else middle
+
     def _is_material(self, value: float, middle: float) -> bool:
         """Whether `value` is far enough from `middle`, regardless of the noise."""
         high, low = (value, middle) if self.direction == "rising" else (middle, value)
         if self.factor is not None:
-            return middle > 0 and high >= self.factor * low  # a factor of a median of 0 has no meaning
+            return middle > 0 and high >= self.factor * low  # a factor of 0 has no meaning
         return high - low >= (self.change or 0.0)
 
     def _within_spread(self, value: float, middle: float, values: list[float]) -> bool:

@@ -1,4 +1,4 @@
-"""Console logs: the lines that verl prints a step, and the dictionaries that TRL and other Hugging Face trainers print.
+"""Console logs: verl's lines, the dictionaries of TRL and other Hugging Face trainers, and lines of one's own loop.
 
 Such logs carry colour codes and progress bars, repeat lines, mix processes and break off; what is no metrics is passed
 over, and a log without any says so.
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tracker_diag.errors import SourceError
 from tracker_diag.trackers.files.csv_table import cell
+from tracker_diag.trackers.files.printed import PrintedLines
 from tracker_diag.trackers.files.text import read_lines
 from tracker_diag.trackers.finished import FinishedRun, Progress
 from tracker_diag.trackers.rows import Rows
@@ -23,6 +24,8 @@ ROUNDED = re.compile(r"-?\d+\.\d{3}|[a-zA-Z]+")
 """How older versions of verl print every number."""
 DICTIONARY = re.compile(r"\{\s*['\"][^{}]*\}")
 BEGUN = re.compile(r"\{\s*['\"](?:loss|reward|eval_\w+|train_runtime)['\"]:[^{}]*$")
+WIDEST = 1 << 14
+"""Characters of a row that a terminal has broken into lines."""
 PAIR = re.compile(rf"['\"]([^'\"]+)['\"]:\s*(?:[\w.]+\(|['\"])?({NUMBER})(?=[\s),'\"}}])")
 HUGGING_FACE = {"epoch", "loss", "train_runtime", "eval_loss", "step", "global_step"}
 """A dictionary with one of these is a row of metrics; others are settings that were printed."""
@@ -42,17 +45,18 @@ def read_console(file: Path, source: str, progress: Progress | None = None) -> F
     """A run from a console log.
 
     TRL's rows do not say their step. They are counted from 1. If the trainer's progress bar is in the log, it gives the
-    steps between two rows.
+    steps between two rows. If there are no rows of verl or TRL, lines with well-known names are read.
     """
     log = ConsoleLog()
     number = 0
     for number, line, ended in read_lines(file, progress):
         log.read_line(line, f"line {number}", ended=ended)
-    if not log.has_rows:
-        raise SourceError(
-            f"{file}: no metrics in {number} lines, expected steps as verl prints them, or dictionaries as TRL does"
-        )
-    return log.finish(source)
+    if run := log.finish(source):
+        return run
+    raise SourceError(
+        f"{file}: no metrics in {number} lines, expected steps as verl prints them, dictionaries as TRL does, or five "
+        "lines such as 'step 12 | loss: 0.31 | reward: 0.5'"
+    )
 
 
 class ConsoleLog:
@@ -61,13 +65,10 @@ class ConsoleLog:
     def __init__(self) -> None:
         self._verl = Rows(in_order=True)
         self._trl = _Trl()
+        self._printed = PrintedLines()
         self._rounded = True
         self._cut = ""  # where the last line breaks off
         self._dropped, self._first_dropped = 0, ""
-
-    @property
-    def has_rows(self) -> bool:
-        return bool(self._verl.added or self._trl.rows.added)
 
     def read_line(self, line: str, where: str, *, ended: bool = True) -> None:
         """Read `line`; `ended`: whether it is complete."""
@@ -86,10 +87,14 @@ class ConsoleLog:
                 self._verl.put_row(int(match[1]), {key: cell(value) for key, value in items}, where)
             elif not self._verl.added:
                 self._trl.read_line(text, where)
+                if not self._trl.rows.added:
+                    self._printed.read_line(text, where)
 
-    def finish(self, source: str) -> FinishedRun:
-        """The run; `has_rows` says whether there is one."""
+    def finish(self, source: str) -> FinishedRun | None:
+        """The run; None without any row."""
         verl = self._verl
+        if not verl.added and not self._trl.rows.added:
+            return self._printed.finish(source)
         if self._dropped:
             (verl if verl.added else self._trl.rows).warn(
                 f"W&B dropped {self._dropped} rows, by its own warnings in this log, first: {self._first_dropped}; "
@@ -115,18 +120,36 @@ class _Trl:
         self._total = ""
         self._shown = 0
         self._named = False
+        self._begun_row, self._begun_at = "", ""
+        """What a line has of a row that it does not end, and where."""
 
     def read_line(self, text: str, where: str) -> None:
         if match := BAR.match(text):
             # The trainer's bar is the first; evaluations draw their own, with other totals.
             self._total = self._total or match[2]
             self._shown = max(self._shown, int(match[1])) if match[2] == self._total else self._shown
+        if self._begun_row:
+            text = self._continued(text)
         for dictionary in DICTIONARY.findall(text):
             pairs = {key: float(value) for key, value in PAIR.findall(dictionary)}
             if pairs.keys() & HUGGING_FACE or any(key.startswith("eval_") for key in pairs):
                 self._add(pairs, where)
-        if BEGUN.search(text):
-            self.rows.count("rows that break off, left out", where)
+        if begun := BEGUN.search(text):
+            self._begun_row, self._begun_at = begun[0].rstrip("\r\n"), self._begun_at or where
+
+    def _continued(self, text: str) -> str:
+        """`text` after what a terminal of limited width has left on the lines before; that alone if it is no part."""
+        begun, self._begun_row = self._begun_row, ""
+        if "{" not in text.partition("}")[0] and len(begun) + len(text) < WIDEST:
+            if "}" in text:
+                self._begun_at = ""
+            return begun + text
+        self._broken_off()
+        return text
+
+    def _broken_off(self) -> None:
+        self.rows.count("rows that break off, left out", self._begun_at)
+        self._begun_at = ""
 
     def _add(self, pairs: dict[str, float], where: str) -> None:
         step = pairs.pop("step", pairs.pop("global_step", None))
@@ -144,6 +167,8 @@ class _Trl:
         self.rows.put_row(self._count, pairs, where)
 
     def finish(self, source: str) -> FinishedRun:
+        if self._begun_row:
+            self._broken_off()
         if not self._named:
             stride = max(self._shown // max(self._count, 1), 1)
             self.rows.every(stride)

@@ -39,11 +39,9 @@ def read_notebook(file: Path, source: str, progress: Progress | None = None) -> 
     for where, kind, text in _outputs(cells):
         for line in text.split("\n") if kind == "text" else ():
             log.read_line(line, where)
-    if not log.has_rows:
-        raise SourceError(
-            f"{file}: no metrics in the outputs of {len(cells)} cells: no table with steps, no printed rows"
-        )
-    return log.finish(source)
+    if run := log.finish(source):
+        return run
+    raise SourceError(f"{file}: no metrics in the outputs of {len(cells)} cells: no table with steps, no printed rows")
 
 
 def _cells(file: Path) -> list[object]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tracker_diag.errors import SourceError
 from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.trackers.files.console import ConsoleLog
 from tracker_diag.trackers.files.text import read_document, read_objects
 from tracker_diag.trackers.finished import FinishedRun, Progress
 from tracker_diag.trackers.keys import flat, put_records, step_of
@@ -66,9 +67,38 @@ def _of_verl(row: dict[str, Any]) -> dict[str, Any]:
     return {**row["data"], "step": row["step"]} if row.keys() == {"step", "data"} and type(row["data"]) is dict else row
 
 
+PIECE = {"stream_name", "data"}
+"""Keys of a piece of what a notebook printed, as Kaggle keeps it."""
+
+
+def _printed(file: Path, pieces: list[dict[str, object]], source: str) -> FinishedRun:
+    """A run from `pieces` of what was printed, which may end within a line."""
+    log = ConsoleLog()
+    for at, line in enumerate("".join(str(piece["data"]) for piece in pieces).split("\n"), 1):
+        log.read_line(line, f"printed line {at}")
+    if run := log.finish(source):
+        return run
+    raise SourceError(f"{file}: no metrics in what was printed, {len(pieces)} pieces")
+
+
+def _columns(document: Mapping[str, object]) -> dict[str, list[object]]:
+    """The columns of a document that has a list of numbers for each metric: the longest ones; empty without any."""
+    lists = {key: value for key, value in document.items() if isinstance(value, list) and len(value) > 1}
+    numbers = {key: value for key, value in lists.items() if all(isinstance(it, int | float | None) for it in value)}
+    longest = max(map(len, numbers.values()), default=0)
+    return {key: value for key, value in numbers.items() if len(value) == longest}
+
+
 def read_trainer_state(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:  # noqa: ARG001  it is small
-    """A run from `log_history`, whose training and evaluation rows share steps, or from a list of rows."""
+    """A run from `log_history`, whose training and evaluation rows share steps, from a list of rows, or from columns.
+
+    Kaggle keeps what a notebook printed as a list of pieces. They are read as a console log.
+    """
     document, wrong = read_document(file)
+    if isinstance(document, list) and document and all(isinstance(it, dict) and it.keys() >= PIECE for it in document):
+        return _printed(file, document, source)
+    if isinstance(document, dict) and (columns := _columns(document)):
+        document = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     name = "row" if isinstance(document, list) else "log_history"
     whole = {name: document} if isinstance(document, list) else document
     history = whole.pop(name, None)
