@@ -1,6 +1,6 @@
 """Hold `diagnose` against training logs in public repositories that nobody of this project wrote.
 
-    git clone https://github.com/OWNER/NAME CLONES/OWNER+NAME      # each of public_logs.txt and further_logs.txt
+    git clone https://github.com/OWNER/NAME CLONES/OWNER+NAME      # each that a list names
     python tests/faults/public_logs.py CLONES
 
 Writes docs/public_logs.json, counts alone; docs/faults.md has them from there. Prints what contradicts itself.
@@ -22,7 +22,7 @@ from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.open import read_run
 
 HERE = Path(__file__).parent
-LISTS = ("public_logs", "further_logs")
+LISTS = ("public_logs", "further_logs", "language_model_logs")
 KEPT = HERE.parents[1] / "docs" / "public_logs.json"
 
 
@@ -64,9 +64,8 @@ def counted(clones: Path, name: str) -> dict[str, dict[str, int]]:
         with log_of(clones, repository, commit, path) as file:
             severity, rewards = judged(file)
             print(*of_run(f"{repository} {path}", read_run(str(file)).rows), sep="\n")
-        if (
-            name == "further_logs" and (curve := by_curve(rewards)) != label
-        ):  # others were labelled by those who listed them
+        # The first list was labelled by those who made it.
+        if name != "public_logs" and (curve := by_curve(rewards)) != label:
             print(f"{repository} {path}: {curve}, listed as {label}")
         same = runs.setdefault(tuple(f"{reward:.4g}" for reward in rewards), path)
         if rewards and same != path:

@@ -216,6 +216,13 @@ def test_a_table_without_slashes_has_the_names_of_its_framework():
     assert made.values(row) == key_map(slashed).values(slashed)
 
 
+def test_a_reward_of_the_users_own_is_read_where_the_trainer_logs_none():
+    row = {"progress/batch": 1.0, "progress/done_frac": 0.1, "optim/lr": 1e-5, "reward/mean": 0.5}
+    assert key_map(row).framework == "tinker-cookbook"
+    assert key_map(row).values(row)["reward"] == 0.5
+    assert key_map(row | {"env/all/reward/total": 0.25}).values(row | {"env/all/reward/total": 0.25})["reward"] == 0.25
+
+
 def test_one_key_alone_names_no_framework_and_the_nearest_ones_are_listed():
     assert recognise(["rollout/ep_rew_mean", "reward"]) is None
     assert aliases.nearest(["rollout/ep_rew_mean", "reward"]) == {"SB3": 1}
