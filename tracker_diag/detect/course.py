@@ -65,7 +65,7 @@ STEP = 1.25
 """Standard deviations that a series gains after its first quarter, at least, if it has learnt at all: one that is at
 its level after a tenth of the run gains 1.33, one that rises steadily 1.73."""
 LIKELY = 2.5
-"""Standard errors by which a part of the run is above what came before, if it has probably risen after all."""
+"""Standard errors by which a part of the run is above the part before it, if it has probably risen."""
 REGAINED = 0.7
 """Part of its largest fall by which a series that has learnt nothing may end above its first level."""
 

@@ -54,8 +54,8 @@ def read_console(file: Path, source: str, progress: Progress | None = None) -> F
     if run := log.finish(source):
         return run
     raise SourceError(
-        f"{file}: no metrics in {number} lines, expected steps as verl prints them, dictionaries as TRL does, or five "
-        "lines such as 'step 12 | loss: 0.31 | reward: 0.5'"
+        f"{file}: no metrics in {number} lines, expected steps of verl, dictionaries of TRL, or five lines such as "
+        "'step 12 | loss: 0.31 | reward: 0.5'"
     )
 
 
