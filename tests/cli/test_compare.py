@@ -79,7 +79,7 @@ def test_bad_input_ends_with_two_and_one_line(written, tmp_path):
         ((item,), "one run given, expected two or more: compare A B"),
         ((item, item), f"{item}: given twice, expected different runs"),
         ((item, tmp_path / "none.jsonl"), "no such file or folder"),
-        ((item, other), f"{other}: no series in common with {item}"),
+        ((item, other), f"{other}: none of its metrics is known here (it has zzz)"),
         ((item, f"{item},"), "given twice"),
         ((item, ","), "expected two or more"),
     ):

@@ -18,6 +18,7 @@ from pathlib import Path
 from contradictions import of_run
 from labels import by_curve
 
+from tracker_diag.errors import SourceError
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.open import read_run
 
@@ -46,8 +47,15 @@ def log_of(clones: Path, repository: str, commit: str, path: str) -> Iterator[Pa
 
 
 def judged(file: Path) -> tuple[str, tuple[float, ...]]:
-    """The highest severity of an incident in one log, info where there is none; and its rewards."""
-    result = diagnose(read_run(str(file)))
+    """The highest severity of an incident in one log, info where there is none; and its rewards.
+
+    A log of which no metric is known is refused, and alarms nobody.
+    """
+    try:
+        result = diagnose(read_run(str(file)))
+    except SourceError as error:
+        print(f"refused: {error}")
+        return "info", ()
     severity = max(
         (incident.severity for incident in result.summary.incidents),
         key=("info", "warn", "error").index,

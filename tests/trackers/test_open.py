@@ -111,7 +111,7 @@ BAD = {
     "m.jsonl.gz": (b"\x1f\x8b\x08...", "{file}: this is compressed with gzip; unpack it first"),
     "utf16.csv": ("step,a\n1,2".encode("utf-16"), "{file}: this is text in UTF-16, expected UTF-8"),
     "model.bin": (b"\x80\x02ab\0\0\1", "{file}: neither text nor a file of TensorBoard, W&B or numpy"),
-    "train.log": (b"hello\nworld\n", "{file}: no metrics in 2 lines, expected steps as verl prints them"),
+    "train.log": (b"hello\nworld\n", "{file}: no metrics in 2 lines, expected steps of verl"),
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from tracker_diag.scrub import without_secrets
 
 SOURCE = (
     "A file or folder (metrics JSONL, CSV, trainer_state.json, TensorBoard, .wandb, notebook, evaluations.npz, "
-    "monitor.csv, console log of verl or Hugging Face). Or mlflow:<run id>[@tracking uri], "
+    "monitor.csv, console log). Or mlflow:<run id>[@tracking uri], "
     "wandb:<entity>/<project>/<run>, or <tracker>:<run> of another tracker."
 )
 

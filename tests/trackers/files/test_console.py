@@ -116,7 +116,7 @@ def test_rows_that_say_their_step_nan_and_a_row_that_breaks_off(tmp_path):
     ],
 )
 def test_a_log_without_a_step_says_so(tmp_path, text):
-    with pytest.raises(SourceError, match=r"no metrics in \d+ lines, expected steps as verl prints them"):
+    with pytest.raises(SourceError, match=r"no metrics in \d+ lines, expected steps of verl"):
         run_of(tmp_path, text)
 
 
