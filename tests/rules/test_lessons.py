@@ -238,4 +238,4 @@ def test_what_waits_for_a_part_of_the_run_says_for_which():
         monitor.log({"reward": 0.5 + 0.01 * (step % 3)}, step)
     blind = monitor.close().blind
     assert [str(why) for why in blind["OUT001"]] == ["30 of 80 steps"]
-    assert [str(why) for why in blind["OUT003"]] == ["30 of 320 steps"]
+    assert [str(why) for why in blind["OUT003"]] == ["30 of 360 steps"]
