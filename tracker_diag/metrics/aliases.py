@@ -230,8 +230,9 @@ def _key_map(keys: tuple[str, ...], framework: str | None, evaluation: str = "")
     for key in keys:
         if not key.startswith(registry.PREFIX) and (match := matcher.find(key, len(mapped))):
             mapped[key] = match
-    if framework and not any(metric.name == "reward" for metric in mapped.values()):
-        mapped |= _own_reward(tuple(key for key in keys if key not in mapped), matcher)
+    if framework and "reward" not in {metric.name for metric in mapped.values()}:  # the user may log one
+        rest = {key: _matcher(GENERIC).find(key, 0) for key in keys if key not in mapped and not matcher.why_not(key)}
+        mapped |= {key: metric for key, metric in rest.items() if metric and metric.name == "reward"}
     if evaluation in keys:  # who names it knows that it is one
         mapped[evaluation] = replace(mapped.get(evaluation, Mapped(TARGET)), name=TARGET)
     mapped |= _evaluations(mapped, evaluation)
@@ -239,12 +240,6 @@ def _key_map(keys: tuple[str, ...], framework: str | None, evaluation: str = "")
     forms, own = _forms(keys, matcher.file), matcher.file.algorithms.items()
     algorithm = next((algorithm for algorithm, own_keys in own if not forms.keys().isdisjoint(own_keys)), None)
     return KeyMap(framework and matcher.file.framework, mapped, unmapped, algorithm)
-
-
-def _own_reward(keys: tuple[str, ...], matcher: "_Matcher") -> dict[str, Mapped]:
-    """The reward that a user logs under a well-known name, where the trainer logs none."""
-    known = {key: _matcher(GENERIC).find(key, order) for order, key in enumerate(keys) if not matcher.why_not(key)}
-    return {key: metric for key, metric in known.items() if metric and metric.name == "reward"}
 
 
 def _evaluations(mapped: Mapping[str, Mapped], evaluation: str) -> dict[str, Mapped]:

@@ -67,6 +67,7 @@ def test_a_list_of_numbers_for_each_metric_is_a_table(tmp_path):
     columns = {"note": "mine", "betas": [0.9, 0.99], "step": [10, 20, 30], "rewards_avg": [0.25, None, 0.5]}
     run = run_of(tmp_path, json.dumps(columns))
     assert run.rows == {10: {"rewards_avg": 0.25}, 30: {"rewards_avg": 0.5}}
+    assert list(run_of(tmp_path, json.dumps(STATE | {"betas": [0.9, 0.99]})).rows) == list(range(1, 40))
     with pytest.raises(SourceError, match="without log_history"):
         run_of(tmp_path, json.dumps({"names": ["a", "b"], "n": [1]}))
 

@@ -97,7 +97,7 @@ def read_trainer_state(file: Path, source: str, progress: Progress | None = None
     document, wrong = read_document(file)
     if isinstance(document, list) and document and all(isinstance(it, dict) and it.keys() >= PIECE for it in document):
         return _printed(file, document, source)
-    if isinstance(document, dict) and (columns := _columns(document)):
+    if isinstance(document, dict) and "log_history" not in document and (columns := _columns(document)):
         document = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     name = "row" if isinstance(document, list) else "log_history"
     whole = {name: document} if isinstance(document, list) else document
