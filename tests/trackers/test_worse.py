@@ -12,7 +12,7 @@ pytestmark = pytest.mark.nightly
 
 FIRST = "Token probabilities shift after tool results (POL001 post_tool)"
 WORSE = "Now also: Reward has lost what it had gained (POL001 post_tool)"
-CHANGED = "Reported at step 86 as a warning (POL001). Now an error: Reward has"
+CHANGED = "Reported at step 96 as a warning (POL001). Now an error: Reward has"
 SO_FAR = "Continue? No. "
 
 

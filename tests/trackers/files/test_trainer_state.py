@@ -68,7 +68,7 @@ def test_a_list_of_numbers_for_each_metric_is_a_table(tmp_path):
     run = run_of(tmp_path, json.dumps(columns))
     assert run.rows == {10: {"rewards_avg": 0.25}, 30: {"rewards_avg": 0.5}}
     assert list(run_of(tmp_path, json.dumps(STATE | {"betas": [0.9, 0.99]})).rows) == list(range(1, 40))
-    with pytest.raises(SourceError, match="without log_history"):
+    with pytest.raises(SourceError, match="expected log_history, or a list"):
         run_of(tmp_path, json.dumps({"names": ["a", "b"], "n": [1]}))
 
 

@@ -55,7 +55,7 @@ def read_console(file: Path, source: str, progress: Progress | None = None) -> F
         return run
     raise SourceError(
         f"{file}: no metrics in {number} lines, expected steps of verl, dictionaries of TRL, or five lines such as "
-        "'step 12 | loss: 0.31 | reward: 0.5'"
+        "'step 12 | loss: 0.31 | reward: 0.5', with ':' or '=' before each number, and a well-known name"
     )
 
 

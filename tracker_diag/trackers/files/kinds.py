@@ -58,7 +58,8 @@ def _text_kind(text: str, ending: str) -> str:
     if text.startswith("{") and not text.startswith("{'"):
         if ending == ".ipynb" or ('"cells"' in text and '"cell_type"' in text):
             return "notebook"
-        if '"log_history"' in text or not (_is_json(first) or ending in {".jsonl", ".ndjson"} or not rest):
+        one_line = ending == ".json" and not rest.strip()
+        if one_line or '"log_history"' in text or not (_is_json(first) or ending in {".jsonl", ".ndjson"} or not rest):
             return "json"
         return "jsonl"
     if text.startswith("[") and text[1:].lstrip()[:1] in {"{", "]"}:

@@ -106,7 +106,8 @@ def read_trainer_state(file: Path, source: str, progress: Progress | None = None
         raise SourceError(f"{file}: {wrong}")
     if not isinstance(history, list):
         known = ", ".join([*whole][:5])
-        raise SourceError(f"{file}: a JSON object without log_history ({known}), expected a trainer_state.json")
+        expected = "expected log_history, or a list of numbers for each metric"
+        raise SourceError(f"{file}: a JSON object of {known}, {expected}")
     rows = Rows(in_order=True)
     if wrong:
         rows.note(f"{wrong}; what came before was read")
