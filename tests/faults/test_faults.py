@@ -48,6 +48,16 @@ def test_every_planned_run_is_there_once_with_its_labels(benchmark, runs):
     assert all(run.half == benchmark.plan.HALVES[run.trainer, run.task] for run in runs)
 
 
+def test_no_list_has_a_log_that_is_reserved(benchmark):
+    from public_logs import LISTS, listed
+
+    lines = Path(__file__).with_name("reserved.txt").read_text(encoding="utf-8").splitlines()
+    reserved = [line.removesuffix("*") for line in lines if not line.startswith("#")]
+    repositories = {repository for name in LISTS for repository, *_ in listed(name)}
+    assert len(repositories) > 60
+    assert not [it for it in repositories if it.startswith(tuple(reserved))]
+
+
 def test_right_names_are_rules(benchmark):
     known = {rule.id for rule in catalog()}
     assert {name for fault in benchmark.plan.FAULTS for name in fault.right} <= known
