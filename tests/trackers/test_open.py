@@ -102,7 +102,7 @@ BAD = {
     "d.csv": (b"step,a\n", "{file}: no metrics: not one number was logged"),
     "e.csv": (b'step,a\n1,"2"3\n', "{file}:2: no CSV: "),
     "a.json": (b'{"log_history": [zzz, {"step": 2}], "x": 1}', "{file}: character 17: no JSON: Expecting value"),
-    "b.json": (b'{"model": "x"}', "{file}: a JSON object of model, expected log_history"),
+    "b.json": (b'{"model": "x"}', "{file}: no metrics: "),
     "c.json": (b'{\n "model": "x"\n}', "{file}: a JSON object of model, expected log_history, or a list of"),
     "x.wandb": (b"hello\n", "{file}: the content does not fit .wandb"),
     "x.npz": (b"PK\3\4 and nothing else", "{file}: no arrays of numbers: "),

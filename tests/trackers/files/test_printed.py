@@ -51,6 +51,7 @@ def test_without_steps_lines_are_counted_and_samples_are_no_rows(tmp_path):
         ("[EVAL] step {0}: accuracy=0.515", "eval_accuracy", 0.515),
         ("Evaluation at step {0}: pass@1 = 51.5%", "eval_pass@1", 0.515),
         ("Eval: reward=0.515", "eval_reward", 0.515),
+        ("Validation: val_acc=0.515", "val_acc", 0.515),
         ("gsm8k_acc: 0.515", "gsm8k_acc", 0.515),
         ("step {0} eval_acc: 0.515 (best: 0.6)", "eval_acc", 0.515),
     ],

@@ -1,6 +1,7 @@
 """What a file holds, by its content; its name only helps where the content leaves a doubt."""
 
 import json
+import re
 from pathlib import Path
 
 from tracker_diag.errors import SourceError
@@ -20,6 +21,9 @@ FOREIGN = {
     b"\xff\xfe": "text in UTF-16, expected UTF-8",
 }
 """Beginnings of files that are something else, and what to say of them."""
+
+LIST = re.compile(r"""["']\s*:\s*\[\s*[-\d]""")
+"""A list of numbers under a name. In a single row, it is a column."""
 
 
 def kind_of(file: Path) -> str:
@@ -58,8 +62,8 @@ def _text_kind(text: str, ending: str) -> str:
     if text.startswith("{") and not text.startswith("{'"):
         if ending == ".ipynb" or ('"cells"' in text and '"cell_type"' in text):
             return "notebook"
-        one_line = ending == ".json" and not rest.strip()
-        if one_line or '"log_history"' in text or not (_is_json(first) or ending in {".jsonl", ".ndjson"} or not rest):
+        columns = ending == ".json" and not rest.strip() and LIST.search(first)
+        if columns or '"log_history"' in text or not (_is_json(first) or ending in {".jsonl", ".ndjson"} or not rest):
             return "json"
         return "jsonl"
     if text.startswith("[") and text[1:].lstrip()[:1] in {"{", "]"}:

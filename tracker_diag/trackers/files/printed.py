@@ -54,7 +54,7 @@ class PrintedLines:
         if not values:
             return
         prefix = "eval_" if OF_EVALUATION.search(text[:begins]) else ""
-        keys = tuple(name if name.startswith("eval") else prefix + name for name in values)
+        keys = tuple(name if name.startswith(("eval", "val_", "validation")) else prefix + name for name in values)
         line = _Line(where, _step_in(text[:begins]) if step is None else step, keys, tuple(values.values()))
         self._first.setdefault(line.keys, text.strip()[:80])
         self._lines.append(line)
