@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
-from tracker_diag.metrics.aliases import file_of, frameworks
+from tracker_diag.metrics.alias_files import file_of, frameworks
 from tracker_diag.metrics.own import BY_INTEGRATION, HEALTH, OWN, SAMPLED
 from tracker_diag.metrics.registry import TRAINING, Metric
 from tracker_diag.metrics.statistics import MIN_SEQUENCES, MIN_TOKENS, STATISTICS, STEP_TOKENS

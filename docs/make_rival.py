@@ -19,7 +19,7 @@ import numpy as np
 
 from tracker_diag.demo.grpo import ARMS, train
 from tracker_diag.errors import SourceError, require
-from tracker_diag.metrics import aliases
+from tracker_diag.metrics import alias_files
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.open import read_run
 
@@ -102,8 +102,8 @@ def named(run: Any) -> list[dict[str, float]]:
 
 def names(framework: str) -> dict[str, str]:
     """What each canonical metric is called in a framework, as far as that is one plain key."""
-    first = {name: alias.keys[0] for name, alias in aliases.load(aliases.FOLDER / f"{framework}.yaml").metrics.items()}
-    return {name: key for name, key in first.items() if not set("*{") & set(key)}
+    metrics = alias_files.load(alias_files.FOLDER / f"{framework}.yaml").metrics
+    return {name: alias.keys[0] for name, alias in metrics.items() if not set("*{") & set(alias.keys[0])}
 
 
 def scenarios(rival: str) -> Iterator[Log]:

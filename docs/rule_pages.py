@@ -8,7 +8,7 @@ from typing import get_args
 import yaml
 from pydantic import TypeAdapter
 
-from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, load
+from tracker_diag.metrics.alias_files import FOLDER, GENERIC, Aliases, load
 from tracker_diag.metrics.own import BY_CANARY, BY_INTEGRATION, SAMPLED
 from tracker_diag.metrics.registry import training
 from tracker_diag.report.blocks import bars, heights

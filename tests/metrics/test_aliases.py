@@ -8,7 +8,8 @@ import yaml
 
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import aliases, registry
-from tracker_diag.metrics.aliases import AliasError, Mapped, file_of, hits, key_map, recognise
+from tracker_diag.metrics.alias_files import AliasError, file_of
+from tracker_diag.metrics.aliases import Mapped, hits, key_map, recognise
 from tracker_diag.metrics.keys import of_evaluation
 from tracker_diag.runs.diagnose import diagnose
 
@@ -214,6 +215,8 @@ def test_a_table_without_slashes_has_the_names_of_its_framework():
     slashed |= {"critic/score/mean": 0.5, "response_length/clip_ratio": 0.2}
     assert made.framework == "verl"
     assert made.values(row) == key_map(slashed).values(slashed)
+    evaluated = {"val-core_gsm8k_acc_mean@1": 0.7, "val-core_gsm8k_acc_std@1": 0.1}
+    assert key_map(row | evaluated).values(row | evaluated) == made.values(row) | {"eval_score": 0.7}
 
 
 def test_a_reward_of_the_users_own_is_read_where_the_trainer_logs_none():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tracker_diag.metrics import aliases
-from tracker_diag.metrics.aliases import file_of, key_map
+from tracker_diag.metrics.alias_files import file_of
+from tracker_diag.metrics.aliases import key_map
 from tracker_diag.runs.diagnose import diagnose
 
 FRAMEWORKS = aliases.frameworks()

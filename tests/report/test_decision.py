@@ -35,9 +35,9 @@ def test_it_says_what_to_do_how_far_at_what_cost_where_to_resume_and_what_next()
     )
     far, harm, todo, resume = decision.tiles
     assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool results, 0.087 → 4.15 nat at step 159")
-    assert far.note == "before any tool result: 1× the usual level; the finding began 74 steps, 3.2 h ago"
+    assert far.note == "before any tool result: 1× the usual level; visible for 74 steps, 3.2 h"
     assert (harm.value, harm.what) == ("−46 %", "reward, 0.648 at its best → 0.35 recently")
-    means = "both values are means of several steps, up to step 111 and up to step 159"
+    means = "means of several steps: the first ends at step 111, the second at step 159"
     assert harm.note == f"damage since step 125; {means}"
     assert resume.value == "Step 81"
     assert resume.note == "later steps scored higher, but the fault had begun"
@@ -117,7 +117,7 @@ def test_what_a_candidate_alone_finds_is_watched_on_every_screen():
     assert {tile.tone for tile in decision.tiles} == {"info", ""}
     assert decision.tiles[3].value == "Watch until"
     assert "REW005" in decision.remark
-    assert marks_of(noted) == [(85, "began about 85", "info"), (96, "noted 96", "")]
+    assert marks_of(noted) == [(85, "since about 85", "info"), (96, "noted 96", "")]
 
 
 def test_an_outcome_that_the_cause_rests_on_has_a_tile_once():
@@ -129,7 +129,7 @@ def test_an_outcome_that_the_cause_rests_on_has_a_tile_once():
     far, harm, *_ = decide(summary(hacked, best=(level,), curves=curves)).tiles
     assert (far.value, far.what) == ("0.2 → 0.95", "reward, its usual level and at step 160")
     assert harm.what.startswith("eval_score, 0.264 at its best")
-    assert harm.note == ("no sure fall yet; both values are means of several steps, up to step 90 and up to step 160")
+    assert harm.note == ("no sure fall yet; means of several steps: the first ends at step 90, the second at step 160")
     alone = replace(hacked, evidence=(behind,))
     far, *_ = decide(summary(alone, best=(level,), curves=curves), "80 steps, 3.2 h").tiles
     assert (far.value, far.what, far.note) == ("80 steps", "since it began, 3.2 h", "seen at step 127")

@@ -77,7 +77,7 @@ def test_the_decision_and_the_damage_are_on_top_and_the_evidence_is_folded():
     tiles, below = below.split('id="evidence"')
     assert "harmed" in tiles
     assert "since step 30: OUT001 says this" in tiles
-    assert "the finding began 44 steps ago" in tiles
+    assert "visible for 44 steps" in tiles
     assert "POL001 says this" in below.split("</details>")[0]
     assert below.index("POL001 says this") < below.index("POL004 says this") < below.index("OUT001 says this")
 

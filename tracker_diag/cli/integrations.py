@@ -12,7 +12,7 @@ from typer import Option
 
 from tracker_diag.cli.options import refuse
 from tracker_diag.errors import UnknownName
-from tracker_diag.metrics.aliases import Aliases, file_of, frameworks
+from tracker_diag.metrics.alias_files import Aliases, file_of, frameworks
 
 GROUP = "tracker_diag.integrations"
 """Entry points of this group name a package each that has `TESTED`, versions, and `SEES`, what it sees of what.

@@ -99,7 +99,7 @@ def marks_of(summary: Summary) -> list[tuple[int, str, Tone]]:
     first = main_finding(summary)
     if first is None:
         return []
-    began, seen = f"began{' about' * _unsure(first)}", "noted" if first.unproven else "alert"
+    began, seen = f"since{' about' * _unsure(first)}", "noted" if first.unproven else "alert"
     tone: Tone = "info" if first.unproven else "warn" if summary.recommendation.action == "watch" else "error"
     marks: tuple[tuple[int | None, str, Tone], ...] = (
         (first.onset, began, tone),

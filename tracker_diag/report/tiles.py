@@ -71,7 +71,7 @@ def _now(summary: Summary, first: Finding, name: str, reading: Reading) -> Now |
 def tiles_of(summary: Summary, first: Finding, now: Now | None, cost: str, tone: Tone) -> tuple[Tile, ...]:
     """How far the first break is off, its cost, what to do first, where to resume or what to watch."""
     spending, shown = cost or spent(summary), _next_to_outcome(summary, first, now)
-    lasted = f"the finding began {spending} ago" if first.resolved is None else f"the finding lasted {spending}"
+    lasted = f"visible for {spending}" if first.resolved is None else f"the finding lasted {spending}"
     if now is not None and shown is None:  # no other series shows how far it is off
         steps, _, time = spending.partition(", ")
         what = f"since it began, {time}" if time else "since it began"
@@ -183,7 +183,7 @@ def _harm(summary: Summary) -> Tile:
     best, now = _both(outcome.baseline, outcome.value)
     levels = f"{outcome.series}, {best} at its best → {now} recently"
     end = max(summary.curves.get(outcome.series, {}), default=summary.last_step or 0)
-    means = f"both values are means of several steps, up to step {outcome.at or 0:,} and up to step {end:,}"
+    means = f"means of several steps: the first ends at step {outcome.at or 0:,}, the second at step {end:,}"
     if not proven and sinks is None and not lost < -0.05:
         return Tile("no harm yet", levels, means)
     onset = sinks if began is None else began

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import SourceError, UnknownName, require
-from tracker_diag.metrics.aliases import EVALUATION, TARGET, KeyMap, frameworks, nearest
+from tracker_diag.metrics.alias_files import frameworks
+from tracker_diag.metrics.aliases import EVALUATION, TARGET, KeyMap, nearest
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.curves import chosen
 from tracker_diag.report.html import shown
