@@ -12,7 +12,10 @@ DOCS = Path(__file__).parent
 SENTENCES = {
     "../README.md": (
         "CPU, one core | {both} ms: `observe` takes {observe} ms, and the logging call {log} ms |",
-        "{device} GPU | {added} ms, `observe` and the logging call together. For a training step of 0.5 s, this is {percent} % |",
+        (
+            "{device} GPU | {added} ms, `observe` and the logging call together. "
+            "For a training step of 0.5 s, this is {percent} % |"
+        ),
         "our own runs with a harmful fault | the fault was rightly named in {named} of {harmed} |",
         "our own runs without a fault | an alert was raised in {alarmed} of {healthy} |",
         "public logs of stable runs | an alert was raised in {loud} of {stable} |",

@@ -35,7 +35,7 @@ def test_it_says_what_to_do_how_far_at_what_cost_where_to_resume_and_what_next()
     )
     far, harm, todo, resume = decision.tiles
     assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool results, 0.087 → 4.15 nat at step 159")
-    assert far.note == "before any tool result: 1× the usual level; visible for 74 steps, 3.2 h"
+    assert far.note == "visible for 74 steps, 3.2 h; before any tool result: 1× the usual level"
     assert (harm.value, harm.what) == ("−46 %", "reward, 0.648 at its best → 0.35 recently")
     means = "means of several steps: the first ends at step 111, the second at step 159"
     assert harm.note == f"damage since step 125; {means}"
@@ -62,7 +62,7 @@ def test_what_is_over_may_continue_and_is_quoted_as_it_was_detected():
     assert decision.verb == "Continue"
     assert decision.why.endswith("from about step 85 to 120, 1.9× the usual level at step 96")
     assert decision.tiles[0].what.endswith("nat at step 96")
-    assert decision.tiles[0].note.endswith("the finding lasted 35 steps")
+    assert decision.tiles[0].note.startswith("the finding lasted 35 steps; ")
     assert decision.tiles[3].value == "no need"
 
 

@@ -58,4 +58,4 @@ def test_a_reward_that_has_never_risen_is_not_said_to_have_had_a_best():
     cause = Finding(RULES["POL001"], "policy", "post_tool", "firing", 5, 9, None, "", ())
     best = (Reading("", "reward", True, 0.5, 0.5, at=11),)
     summary = Summary("x", 120, 0, 119, (cause, harm), {}, (), best=best)
-    assert damage(summary) == ["since step 95: reward is 0.5, and was 0.5 at the start"]
+    assert damage(summary) == ["since the first step: reward is 0.5, and was 0.5 at the start"]

@@ -3,10 +3,12 @@ import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from tracker_diag.records import Scalar
+from tracker_diag.report.html import render_html
 from tracker_diag.report.tables import findings_table
 from tracker_diag.report.terminal import alert, blindness, headline, verdict
 from tracker_diag.rules.alerts import Notice
@@ -16,6 +18,7 @@ from tracker_diag.rules.logged import LiveFinding
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
+from tracker_diag.runs.diagnose import diagnose
 
 
 def lines(thing, width=80):
@@ -42,6 +45,18 @@ def broken():
 @pytest.fixture
 def quiet():
     return Summary.of_engine(Engine(catalog()), "x", 0, None, None)
+
+
+def test_what_never_happened_is_so_since_the_first_step():
+    """Such a finding has its onset late in the run. Given as its beginning, it would contradict its own title."""
+    rng = np.random.default_rng(3)
+    diagnosis = diagnose([{"step": step, "reward": 0.3 + 0.05 * rng.normal()} for step in range(5, 405)])
+    text = shown(verdict(diagnosis.summary, cost=str(diagnosis.cost(diagnosis.summary.first_break))))
+    assert "broke first The reward has never risen since the first step (399 steps ago), detected at" in text
+    assert headline(diagnosis.summary) == "warn: OUT003 since the first step: The reward has never risen"
+    report = render_html(diagnosis.summary)
+    assert "since the first step" in report
+    assert not re.search(r"(since|began at)( about)? (step )?3\d\d", report)
 
 
 def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do(broken):

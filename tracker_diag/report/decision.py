@@ -8,7 +8,7 @@ from tracker_diag.report.curves import PLACES, main_finding
 from tracker_diag.report.tiles import Tile, Tone
 from tracker_diag.rules.few_rows import waiting
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import UNSURE
+from tracker_diag.rules.incidents import UNSURE, beginning, never_rose
 from tracker_diag.rules.signals.non_finite import NonFinite
 from tracker_diag.rules.triage import Summary
 
@@ -86,12 +86,12 @@ def where(finding: Finding) -> str:
 
 def since(finding: Finding) -> str:
     """The onset: "step 85", or "about step 85" where it is an estimate."""
-    return f"{'about ' * _unsure(finding)}step {finding.onset:,}"
+    return f"{'about ' * _unsure(finding)}{beginning(finding)}"
 
 
 def _unsure(finding: Finding) -> bool:
     """Whether the onset is an estimate that may be off by more than a step."""
-    return UNSURE * ((finding.fired or finding.onset) - finding.onset) > 1
+    return not never_rose(finding) and UNSURE * ((finding.fired or finding.onset) - finding.onset) > 1
 
 
 def marks_of(summary: Summary) -> list[tuple[int, str, Tone]]:
@@ -102,7 +102,7 @@ def marks_of(summary: Summary) -> list[tuple[int, str, Tone]]:
     began, seen = f"since{' about' * _unsure(first)}", "noted" if first.unproven else "alert"
     tone: Tone = "info" if first.unproven else "warn" if summary.recommendation.action == "watch" else "error"
     marks: tuple[tuple[int | None, str, Tone], ...] = (
-        (first.onset, began, tone),
+        (None if never_rose(first) else first.onset, began, tone),
         (first.fired, seen, ""),
         (tiles.harm_began(summary), "damage", tone),
         (first.resolved, "over", ""),

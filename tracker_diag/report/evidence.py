@@ -2,8 +2,8 @@
 
 from tracker_diag.report.curves import main_finding
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import beginning, never_rose
 from tracker_diag.rules.reading import Reading, different
-from tracker_diag.rules.signals.gain import Gain
 from tracker_diag.rules.triage import Summary
 
 
@@ -30,9 +30,10 @@ def damage(summary: Summary) -> list[str]:
     lines: dict[str, str] = {}
     for finding in harmed:
         outcome = _outcome(summary, finding)
-        never = any(isinstance(signal, Gain) and signal.never for signal in finding.rule.signals.values())
+        never = never_rose(finding)
         what = finding.summary if outcome is None or never else best_level(outcome)
-        lines.setdefault(what, f"since step {harmed_since(summary, finding)}: {what}")
+        when = beginning(finding) if never else f"step {harmed_since(summary, finding)}"
+        lines.setdefault(what, f"since {when}: {what}")
     return list(lines.values())
 
 
@@ -56,8 +57,9 @@ def spent(summary: Summary) -> str:
     first = main_finding(summary)
     if first is None or summary.last_step is None:
         return ""
+    begin = (summary.first_step or 0) if never_rose(first) else first.onset
     end = summary.last_step if first.resolved is None else first.resolved
-    steps = max(end - first.onset, 0)
+    steps = max(end - begin, 0)
     return f"{steps:,} step{'s' * (steps != 1)}" if steps else ""
 
 

@@ -18,6 +18,7 @@ from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.timeline import LABEL, STYLE, timeline
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import beginning
 from tracker_diag.rules.logged import LiveFinding
 from tracker_diag.rules.record import tier_of
 from tracker_diag.rules.triage import Summary
@@ -102,7 +103,7 @@ def headline(summary: Summary) -> str:
     if first is None:
         return f"ok: no rule fired at warn or above in {summary.steps} steps"
     place = f" on {first.slice}" if first.slice != "all" else ""
-    line = f"{summary.level}: {first.rule.id}{place} since step {first.onset}: {first.rule.title}"
+    line = f"{summary.level}: {first.rule.id}{place} since {beginning(first)}: {first.rule.title}"
     back = summary.recommendation.last_good_step
     return line if back is None else f"{line}; last good step {back}"
 

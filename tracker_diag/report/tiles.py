@@ -131,7 +131,7 @@ def _how_far(summary: Summary, first: Finding, now: Now | None, ago: str, tone: 
     unit = f" {metric.unit}" if metric.unit not in ("", *now.series.split("_")) else ""
     level = digits(now.value) if now.usual is None else f"{digits(now.usual)} → {digits(now.value)}"
     what = name_of(now.series)
-    note = "; ".join(filter(None, [_other_slice(summary, now, first), ago]))
+    note = "; ".join(filter(None, [ago, _other_slice(summary, now, first)]))
     if now.factor:
         return Tile(now.factor, f"{what}, {level}{unit} at step {now.step:,}", note, tone)
     when = f"at step {now.step:,}" if now.usual is None else f"its usual level and at step {now.step:,}"

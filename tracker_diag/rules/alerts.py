@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tracker_diag.rules.findings import Finding, Identity, identity
-from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, Incident, explains
+from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, Incident, beginning, explains
 from tracker_diag.rules.model import Rule, Severity
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.recommendation import Recommendation, recommend
@@ -140,7 +140,7 @@ class Alerts:
             worse = self._made_worse(incident)
             at, rule = max((self._reported.get(identity(part)[:3], -1), part.rule.id) for part in reported)
             when = f"at step {at}" if at >= 0 else "before"
-            why = f"{_heading(worse)}, since step {worse.onset}."
+            why = f"{_heading(worse)}, since {beginning(worse)}."
             now = f"Now {IN_WORDS[incident.severity]}: {why}"
             return _News(incident, f"Reported {when} as {IN_WORDS[was]} ({rule}). {now}", worse)
         if not is_loud(cause) or identity(cause) in self._open:
@@ -188,7 +188,7 @@ def _fired(step: int, news: Collection[_News], what_now: Recommendation) -> Noti
     text += more
     worse = lead if first.worse is None else first.worse
     begins = "Now also: " if worse is not lead else f"Now {IN_WORDS[first.incident.severity]}: " if first.worse else ""
-    parts = [f"{it.rule.title}, since step {it.onset}" for it in (lead, worse)[: 1 + (worse is not lead)]]
+    parts = [f"{it.rule.title}, since {beginning(it)}" for it in (lead, worse)[: 1 + (worse is not lead)]]
     back = what_now.back and f"{what_now.back.capitalize()} "
     return Notice(
         step,
@@ -213,9 +213,9 @@ def _cut(text: str, most: int) -> str:
 def _paragraphs(news: _News, lead: Finding) -> list[str]:
     """The lines on one incident in a notice, with `lead` first; if it got worse, the damage comes first."""
     incident = news.incident
-    damage = [f"Damage, since step {part.onset}: {part.summary}." for part in incident.damage if part is not lead]
+    damage = [f"Damage, since {beginning(part)}: {part.summary}." for part in incident.damage if part is not lead]
     about = [
-        f"Since step {lead.onset}, detected at {lead.fired}: {lead.summary}.",
+        f"Since {beginning(lead)}, detected at {lead.fired}: {lead.summary}.",
         f"{lead.rule.name} ({lead.rule.link}).",
     ]
     symptoms = [part for part in incident.symptoms if is_loud(part) and part is not lead]

@@ -191,6 +191,11 @@ def never_rose(finding: Finding) -> bool:
     return any(isinstance(signal, Gain) and signal.never for signal in finding.rule.signals.values())
 
 
+def beginning(finding: Finding) -> str:
+    """Since when it is so, in words: "step 85"."""
+    return "the first step" if never_rose(finding) else f"step {finding.onset:,}"
+
+
 def reaches(cause: Finding, step: int) -> bool:
     """Whether what begins at `step` may come of `cause`: it is not over, or not for as long as it lasted."""
     return cause.resolved is None or step <= 2 * cause.resolved - cause.onset

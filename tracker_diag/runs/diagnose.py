@@ -16,6 +16,7 @@ from tracker_diag.report.html import shown
 from tracker_diag.rules.acknowledged import SETTING
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import never_rose
 from tracker_diag.rules.judge import Judge, judge_steps
 from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.logged import LiveFinding, inputs_of, is_ours, live_findings
@@ -98,9 +99,10 @@ class Diagnosis:
 
     def cost(self, finding: Finding) -> Cost:
         """What was spent from the finding's onset to its end, or to that of the run."""
+        begin = (self.summary.first_step or 0) if never_rose(finding) else finding.onset
         end = finding.resolved if finding.resolved is not None else (self.summary.last_step or 0)
-        steps = max(0, end - finding.onset)
-        known = [step for step in self.run.seconds if finding.onset <= step <= end]
+        steps = max(0, end - begin)
+        known = [step for step in self.run.seconds if begin <= step <= end]
         return Cost(steps, self.run.seconds[max(known)] - self.run.seconds[min(known)] if len(known) > 1 else None)
 
 
