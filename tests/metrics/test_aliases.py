@@ -7,13 +7,13 @@ import pytest
 import yaml
 
 from tracker_diag.errors import UnknownName
-from tracker_diag.metrics import aliases, registry
+from tracker_diag.metrics import alias_files, aliases, registry
 from tracker_diag.metrics.alias_files import AliasError, file_of
 from tracker_diag.metrics.aliases import Mapped, hits, key_map, recognise
 from tracker_diag.metrics.keys import of_evaluation
 from tracker_diag.runs.diagnose import diagnose
 
-FILES = sorted(aliases.FOLDER.glob("*.yaml"))
+FILES = sorted(alias_files.FOLDER.glob("*.yaml"))
 ROWS = sorted((Path(__file__).parent / "rows").glob("*.yaml"))
 
 
@@ -34,14 +34,14 @@ def test_the_trainers_that_the_tool_is_for_are_known():
         "Lightning skrl rsl_rl Tianshou TorchRL torchforge tinker-cookbook ART PufferLib ms-swift LLaMA-Factory "
         "Axolotl verifiers agent-lightning Sample-Factory torchtune RL4LMs"
     )
-    assert set(aliases.frameworks()) == set(expected.split())
+    assert set(alias_files.frameworks()) == set(expected.split())
     listed = {file.stem for file in (Path(__file__).parent / "names").glob("*.txt")}
-    assert {name.lower() for name in aliases.frameworks()} == listed
+    assert {name.lower() for name in alias_files.frameworks()} == listed
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_file_names_metrics_that_there_are(file):
-    loaded = aliases.load(file)
+    loaded = alias_files.load(file)
     assert loaded.framework.lower() == file.stem
     assert all(registry.training(name) for name in loaded.metrics)
     assert loaded.recognise or file.stem == "generic"
@@ -49,13 +49,13 @@ def test_every_file_names_metrics_that_there_are(file):
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_no_key_stands_for_two_metrics(file):
-    keys = [key for alias in aliases.load(file).metrics.values() for key in alias.keys]
+    keys = [key for alias in alias_files.load(file).metrics.values() for key in alias.keys]
     assert len(keys) == len(set(keys))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_no_key_of_an_evaluation_is_read_as_a_metric_of_training(file):
-    loaded = aliases.load(file)
+    loaded = alias_files.load(file)
     exempt = {"open-instruct": "val/"}.get(loaded.framework, "-")  # its val/ is training's
     for name, alias in loaded.metrics.items():
         for key in alias.keys:
@@ -85,7 +85,7 @@ def test_each_key_is_either_mapped_or_listed(known):
 
 def test_a_row_is_no_other_frameworks(known):
     framework, logged, _ = known
-    others = [other for other in aliases.frameworks() if other != framework]
+    others = [other for other in alias_files.frameworks() if other != framework]
     own = hits(file_of(framework), tuple(logged))
     assert own >= 3
     # verl's clones share some of its names, and what another is made of shares all of them.
@@ -157,7 +157,7 @@ def test_a_row_without_the_first_key_falls_back_on_the_next():
 def test_own_names_stand_for_themselves_in_every_framework():
     own = [metric.name for metric in registry.TRAINING]
     assert key_map(["kl"], "TRL-async").mapped["kl"].name == "mismatch_kl"  # the only one that has another meaning
-    for framework in {None, *aliases.frameworks()} - {"TRL-async"}:
+    for framework in {None, *alias_files.frameworks()} - {"TRL-async"}:
         mapped = key_map(own, framework).mapped
         assert {key: result.name for key, result in mapped.items()} == {name: name for name in own}
         assert {(result.scale, result.offset) for result in mapped.values()} == {(1.0, 0.0)}
@@ -325,17 +325,17 @@ def test_a_file_with_a_fault_is_refused_by_name(tmp_path, old, new, message):
     )
     file = tmp_path / "unknown.yaml"
     file.write_text(good)
-    assert aliases.load(file).metrics["entropy"].transform.line == (2.0, 1.0)
+    assert alias_files.load(file).metrics["entropy"].transform.line == (2.0, 1.0)
     file.write_text(good.replace(old, new, 1))
     with pytest.raises(AliasError) as error:
-        aliases.load(file)
+        alias_files.load(file)
     assert message in " ".join(str(error.value).split())
 
 
 def test_files_are_data_of_the_package(tmp_path):
-    assert all(file.is_relative_to(Path(aliases.__file__).parent) for file in FILES)
-    copied = shutil.copytree(aliases.FOLDER, tmp_path / "aliases")
-    assert len(list(copied.glob("*.yaml"))) == len(aliases.frameworks()) + 1
+    assert all(file.is_relative_to(Path(alias_files.__file__).parent) for file in FILES)
+    copied = shutil.copytree(alias_files.FOLDER, tmp_path / "aliases")
+    assert len(list(copied.glob("*.yaml"))) == len(alias_files.frameworks()) + 1
 
 
 def test_a_row_of_200_keys_costs_a_few_calls_a_key():

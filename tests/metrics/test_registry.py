@@ -1,7 +1,7 @@
 import pytest
 
 from tracker_diag.errors import UnknownName
-from tracker_diag.metrics import aliases, own, registry
+from tracker_diag.metrics import alias_files, own, registry
 from tracker_diag.metrics.keys import canonical
 from tracker_diag.metrics.statistics import STATISTICS
 
@@ -78,7 +78,7 @@ BY_CANONICAL_NAME = {
 
 
 def test_every_name_is_some_trainers_or_the_users():
-    mapped = {name for file in aliases.FOLDER.glob("*.yaml") for name in aliases.load(file).metrics}
+    mapped = {name for file in alias_files.FOLDER.glob("*.yaml") for name in alias_files.load(file).metrics}
     assert mapped | BY_CANONICAL_NAME == {metric.name for metric in registry.TRAINING}
     assert not mapped & BY_CANONICAL_NAME
 

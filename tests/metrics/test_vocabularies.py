@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from tracker_diag.metrics import aliases
+from tracker_diag.metrics import alias_files, aliases
 from tracker_diag.metrics.alias_files import file_of
 from tracker_diag.metrics.aliases import key_map
 from tracker_diag.runs.diagnose import diagnose
 
-FRAMEWORKS = aliases.frameworks()
+FRAMEWORKS = alias_files.frameworks()
 ROWS, ONSET = 120, 60
 LEVELS = {
     "reward": 0.6, "success_rate": 0.6, "eval_score": 0.6, "entropy": 0.8, "loss": 0.5, "eval_loss": 0.6,
