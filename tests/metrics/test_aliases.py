@@ -196,7 +196,12 @@ def test_what_the_diagnostics_log_is_never_read_back():
         ("critic/loss", None),
         ("critic/lr", None),
         ("critic/value_loss", "value_loss"),
-        ("test/mean_reward", None),
+        ("test/mean_reward", "eval_score"),
+        ("eval_exact_match", "eval_score"),
+        ("eval/pass@8", "eval_score"),
+        ("eval/gsm8k/em/mean", "eval_score"),
+        ("eval_exact_match_std", None),
+        ("eval_rewards/length/mean", None),
         ("banana", None),
     ],
 )
@@ -371,6 +376,15 @@ def test_each_of_several_evaluations_has_a_series_of_its_own():
         "eval_score": 1,
         "evaluation:eval/b/accuracy": 2,
     }
+
+
+def test_an_evaluation_of_the_users_own_is_the_target_where_the_trainer_evaluates_the_reward():
+    """The reward may be hacked in the evaluation as well."""
+    row = {"train/reward": 0.5, "train/grad_norm": 1.0, "eval/reward": 0.6, "eval_exact_match": 0.3}
+    named = key_map(row, "TRL").values(row)
+    assert (named["eval_score"], named["evaluation:eval/reward"]) == (0.3, 0.6)
+    named = key_map(row, "TRL", evaluation="eval/reward").values(row)
+    assert (named["eval_score"], named["evaluation:eval_exact_match"]) == (0.6, 0.3)
 
 
 @pytest.mark.parametrize("key", ["benchmark/gsm8k", "val-core/math/reward/mean@8", "eval/gsm8k"])

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.alias_files import GENERIC, Aliases, alias_files, file_of, frameworks, plain
 from tracker_diag.metrics.families import derived
-from tracker_diag.metrics.keys import canonical, of_evaluation, same_kind
+from tracker_diag.metrics.keys import by_reward, by_words, canonical, of_evaluation, same_kind
 from tracker_diag.stats.once import once
 
 TARGET, EVALUATION = "eval_score", "evaluation"
@@ -148,10 +148,11 @@ def _key_map(keys: tuple[str, ...], framework: str | None, evaluation: str = "")
 def _evaluations(mapped: Mapping[str, Mapped], evaluation: str) -> dict[str, Mapped]:
     """The keys of `mapped` that are evaluations, each with its own name where there are several.
 
+    The target does not score by the reward, if one of them does not: a hack raises the reward there as well.
     Two names of one evaluation, as of a file and of a tracker, are the same but for their separators.
     """
     scores = {key: alias for key, alias in mapped.items() if alias.name == TARGET}
-    names = sorted(scores, key=lambda key: (key != evaluation, scores[key].rank))
+    names = sorted(scores, key=lambda key: (key != evaluation, by_reward(key), scores[key].rank))
     first = plain(names[0]) if names else ""
     return {
         key: scores[key] if plain(key) == first else replace(scores[key], name=f"{EVALUATION}:{key}") for key in names
@@ -196,8 +197,8 @@ class _Matcher:
             # An evaluation is often the user's own, whatever the trainer.
             well_known = _matcher(GENERIC).find(key, order)
             return well_known and replace(well_known, rank=_LAST + well_known.rank)
-        name_in_key = canonical(key)
-        return Mapped(name_in_key, rank=_LAST + order) if name_in_key else None
+        own = by_words(key)
+        return Mapped(own, rank=_LAST + order) if own else None
 
     def why_not(self, key: str) -> str:
         """What the file says of a key that it ignores; empty where it reads it, or does not know it."""

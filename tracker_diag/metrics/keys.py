@@ -16,6 +16,16 @@ _PLAIN = frozenset({
 _EVALUATION = re.compile(r"(?:^|/)(?:eval|evaluation|val|validation|test)(?:[-_][^/]*)?/")
 """A part of a key, before its last, that says that the value is of an evaluation."""
 
+_SCORE = re.compile(
+    r"(?:^|/)(?:eval|evaluation|val|validation|test)(?:[-_/](?!(?:.*/)?(?:rewards|effective)/).*)?[-_/]"
+    r"(?:reward|return|score|accuracy|acc|exact_match|em|f1|correct|success|(?:success|solve|pass|win)_rate"
+    r"|pass(?:@|_at_)\d+)(?:[/_](?:mean|avg))?$"
+)
+"""The key of an evaluation whose last word says that more is better. One of a component of the reward, or of a part of
+the samples (`effective`, of prime-rl), is none."""
+
+_REWARD = re.compile(r"[-_/](?:reward|return)s?(?:[/_](?:mean|avg|total))?(?:@\d+)?$")
+
 
 def canonical(key: str) -> str | None:
     """The canonical name of a trainer's own `key`, with or without a prefix; None if it is none.
@@ -36,6 +46,24 @@ def same_kind(name: str, before: str) -> bool:
     (True, False)
     """
     return name not in OF_SEVERAL_KINDS or _PLAIN.issuperset(before.lower().split("/") if before else ())
+
+
+def by_words(key: str) -> str | None:
+    """What `key` means by its own words, where no file of a trainer has it.
+
+    >>> by_words("eval_exact_match"), by_words("eval_exact_match_std"), by_words("mine/reward")
+    ('eval_score', None, 'reward')
+    """
+    return "eval_score" if _SCORE.search(key) else canonical(key)
+
+
+def by_reward(key: str) -> bool:
+    """Whether `key` is the score of an evaluation that scores by the reward.
+
+    >>> by_reward("eval/mean_reward"), by_reward("eval/aime/reward/mean"), by_reward("eval_accuracy")
+    (True, True, False)
+    """
+    return bool(_REWARD.search(key))
 
 
 def of_evaluation(key: str) -> bool:
