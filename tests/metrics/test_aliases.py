@@ -133,7 +133,6 @@ def test_what_was_taken_after_truncation_or_masking_stays_out():
         ("SkyRL", "policy/loss_metrics/is_ratio_min"),
         ("AReaL", "ppo_actor/update/behave_imp_weight/avg"),
         ("NeMo-RL", "train/probs_ratio_max"),
-        ("verl", "training/rollout_probs_diff_mean"),
     ]:
         assert key_map([key], framework).unmapped == (key,)
     note = key_map(["rollout_corr/rollout_is_eff_sample_size"], "verl").mapped.popitem()[1]
@@ -376,6 +375,13 @@ def test_each_of_several_evaluations_has_a_series_of_its_own():
         "eval_score": 1,
         "evaluation:eval/b/accuracy": 2,
     }
+
+
+def test_groups_that_are_all_wrong_or_all_right_teach_nothing():
+    row = {"batch/solve_none": 0.3, "batch/solve_all": 0.2, "training/rollout_probs_diff_mean": 0.01}
+    assert key_map(row, "verl").values(row)["zero_std_share"] == pytest.approx(0.5)
+    counts = {"batch/solve_none": 12.0, "batch/solve_all": 2.0}
+    assert "zero_std_share" not in key_map(counts, "verl").values(counts)
 
 
 def test_an_evaluation_of_the_users_own_is_the_target_where_the_trainer_evaluates_the_reward():

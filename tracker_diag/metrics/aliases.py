@@ -65,7 +65,7 @@ class KeyMap:
                 continue
             values[mapped.name] = mapped.scale * value + mapped.offset
             ranks[mapped.name] = mapped.rank
-        return derived(values) if self._has_members else values
+        return derived(values) if self._has_more else values
 
     @once
     def names(self) -> frozenset[str]:
@@ -78,8 +78,8 @@ class KeyMap:
         return frozenset(mapped.name for mapped in self.mapped.values() if mapped.running)
 
     @once
-    def _has_members(self) -> bool:
-        return any(":" in mapped.name for mapped in self.mapped.values())
+    def _has_more(self) -> bool:
+        return any(":" in name or name == "solved_none_share" for name in self.names)
 
 
 def nearest(keys: Iterable[str]) -> dict[str, int]:

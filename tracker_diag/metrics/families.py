@@ -1,4 +1,4 @@
-"""What follows from metrics that are logged for each tool, or for each component of the reward, in one row."""
+"""What follows from several metrics of one row: of all tools, of all components of the reward, of all groups."""
 
 import math
 import re
@@ -15,12 +15,13 @@ def members(values: Mapping[str, float], name: str) -> dict[str, float]:
 
 
 def derived(values: dict[str, float]) -> dict[str, float]:
-    """`values` with what their families tell, where the trainer has not logged it itself.
+    """`values` with what several of them say together, where the trainer has not logged it itself.
 
     - `tool_entropy`: entropy in nat of the choice among tools, from `tool_calls:<tool>`.
     - `component_variance_share` and `dead_component_share`: from `reward_component_std:<component>`, two or more.
       The components' weights are not known here; TRL logs them before weighting.
     - `format_reward` and `verifier_score`: the one `reward_component:<component>` whose name says so.
+    - `zero_std_share`: groups that are all wrong or all right, `solved_none_share` and `solved_all_share`.
     """
     calls = [max(count, 0.0) for count in members(values, "tool_calls").values()]
     if len(calls) > 1 and (total := sum(calls)) > 0:
@@ -37,4 +38,7 @@ def derived(values: dict[str, float]) -> dict[str, float]:
         named = [value for component, value in components.items() if words.search(component)]
         if len(named) == 1:
             values.setdefault(name, named[0])
+    same = values.get("solved_none_share", math.nan) + values.get("solved_all_share", math.nan)
+    if same <= 1:  # else they are counts
+        values.setdefault("zero_std_share", same)
     return values

@@ -165,6 +165,8 @@ TRAINING = (
     Metric("logprob_difference", "nat", "mean absolute difference of sampler and trainer log-probs", "higher", "log"),
     Metric("logprob_difference_max", "nat", "largest absolute difference of sampler and trainer log-probs", "higher",
            "log"),
+    Metric("probability_difference", "probability",
+           "mean absolute difference of sampler's and trainer's probabilities of sampled tokens", "higher", "log"),
     _share("applied_ess", "effective sample size of the weights after truncation: hides the tail", "lower"),
     Metric("probability_correlation", "correlation",
            "Pearson correlation of sampler's and trainer's probabilities of sampled tokens", "lower", matters=0.02),
