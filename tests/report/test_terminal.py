@@ -120,7 +120,7 @@ def test_what_was_found_live_alone_is_no_all_clear(quiet):
 
 
 def test_the_verdict_in_one_line(broken):
-    assert headline(broken) == "error: NUM004 since step 7: NaN or infinity; last good step 6"
+    assert headline(broken) == "error: NUM004 since step 7: NaN or infinity. Stop: fix it, resume from step 6"
 
 
 def test_at_its_longest_the_verdict_has_25_lines(broken):

@@ -117,13 +117,21 @@ def test_the_last_good_step_is_before_all_that_is_ongoing():
 
 
 def test_what_harms_no_outcome_yet_is_watched_and_is_no_yes():
-    tail = Reading("tail", "policy/post_tool/p95", True, 0.4, 0.05, at=20, keys=("policy/post_tool/p95",))
-    result = advise(finding(evidence=(tail,)), best=(calm("reward"), calm("eval_score")))
+    series = "policy/post_tool/p95"
+    tail = Reading("post_tool_tail_up", series, True, 0.4, 0.05, at=20, keys=(series,))
+    support = Reading("lag_grows", "policy_lag", True, 3.0, 1.0, at=20, keys=("policy_lag",))
+    result = advise(finding(evidence=(support, tail)), best=(calm("reward"), calm("eval_score")))
     assert (result.action, result.go_on, result.last_good_step) == ("watch", False, 96)
     assert result.says == (
         f"Watch. {RULES['POL001'].title} since step 100, until policy/post_tool/p95 is near 0.05 again; "
-        "reward and eval_score show no harm so far; if eval_score falls, resume from step 96"
+        "reward and eval_score have not clearly fallen so far; if eval_score falls, resume from step 96"
     )
+
+
+def test_the_cause_is_watched_and_not_what_came_of_it_though_that_began_as_early():
+    came_of_it = finding("POL016", 90, 130)
+    says = advise(finding("POL020", 95, 100), came_of_it).says
+    assert says.startswith(f"Watch. {RULES['POL020'].title} since step 95")
 
 
 @pytest.mark.parametrize("best", [(), (calm("loss"),), (fell("loss", 0.1, 10),)])

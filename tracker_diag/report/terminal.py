@@ -104,8 +104,7 @@ def headline(summary: Summary) -> str:
         return f"ok: no rule fired at warn or above in {summary.steps} steps"
     place = f" on {first.slice}" if first.slice != "all" else ""
     line = f"{summary.level}: {first.rule.id}{place} since {beginning(first)}: {first.rule.title}"
-    back = summary.recommendation.last_good_step
-    return line if back is None else f"{line}; last good step {back}"
+    return f"{line}. {summary.recommendation.in_short}"
 
 
 def _broke_first(summary: Summary, color: str, cost: str, live: Sequence[LiveFinding]) -> Table:
@@ -162,8 +161,8 @@ def _the_rest(summary: Summary, live: Sequence[LiveFinding], explains: str) -> T
     add_rows(rows, "outcome", outcomes(summary)[:2])
     add_rows(rows, "said live", [cut(str(line), 66) for line in live[:2]])
     notes = [incident.cause for incident in summary.incidents if incident.severity == "info"]
-    texts = [cut(f"{_with_tier(finding)}: {finding.summary}", 66) for finding in notes[:2]]
-    add_rows(rows, "to know", [Text(text, style=STYLE["info"]) for text in texts])
+    texts = [cut(f"{_with_tier(finding)} {finding.rule.title}: {finding.summary}", 130) for finding in notes[:2]]
+    add_rows(rows, "notes", [Text(text, style=STYLE["info"]) for text in texts])
     rows.add_row("rules", f"{sighted(summary)}; {explains} says what")
     return rows
 

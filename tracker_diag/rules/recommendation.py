@@ -161,16 +161,19 @@ def _is_only_slow(finding: Finding) -> bool:
 
 
 def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], otherwise: str | None) -> str:
-    """What to watch, until when, and what to do if the outcome is harmed."""
-    first = min(ongoing, key=lambda f: f.onset)
-    level = watched_level(first, outcomes)
+    """What to watch, until when, and what to do if the outcome is harmed.
+
+    Args:
+        ongoing: the first is named, the cause before what came of it.
+    """
+    level = watched_level(ongoing[0], outcomes)
     until = f"until {level.series} is near {level.baseline:.3g} again" if level else "until it ends"
-    parts = [f"Watch. {first.rule.title} since step {first.onset}, {until}"]
+    parts = [f"Watch. {ongoing[0].rule.title} since step {ongoing[0].onset}, {until}"]
     if sinks := next((outcome for outcome in outcomes if outcome.onset is not None), None):
         parts.append(_fall(sinks))
     elif outcomes:
         names = " and ".join(outcome.series for outcome in outcomes[:2])
-        parts.append(f"{names} {'shows' if len(outcomes) == 1 else 'show'} no harm so far")
+        parts.append(f"{names} {'has' if len(outcomes) == 1 else 'have'} not clearly fallen so far")
     else:
         parts.append("no reward and no evaluation could be judged, so harm would not be seen")
     if otherwise:
@@ -181,10 +184,15 @@ def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], otherwise:
 def watched_level(finding: Finding, outcomes: Sequence[Reading]) -> Reading | None:
     """The series of `finding` to watch, with its usual level as baseline; None where it rests on outcomes alone.
 
-    A series of its own comes before a ratio of two, which no page draws.
+    What only supports the finding decides nothing. A series of its own comes before a ratio, which no page draws.
     """
     judged = {outcome.series for outcome in outcomes}
-    held = (r for r in finding.evidence if r.holds and r.baseline is not None and r.series not in judged)
+    asked = signals_of(finding.rule.when, finding.rule.predicates)
+    held = (
+        reading
+        for reading in finding.evidence
+        if reading.holds and reading.baseline is not None and reading.series not in judged and reading.signal in asked
+    )
     return min(held, key=lambda reading: len(reading.keys), default=None)
 
 
