@@ -16,8 +16,8 @@ SENTENCES = {
             "{device} GPU | {added} ms, `observe` and the logging call together. "
             "For a training step of 0.5 s, this is {percent} % |"
         ),
-        "our own runs with a harmful fault | the fault was rightly named in {named} of {harmed} |",
-        "our own runs without a fault | an alert was raised in {alarmed} of {healthy} |",
+        "own runs with a harmful fault | rightly named in {named} of {harmed}, and missed or misnamed in {missed} |",
+        "own runs without a fault | an alert was raised in {alarmed} of {healthy} |",
         "public logs of stable runs | an alert was raised in {loud} of {stable} |",
     ),
     "faq.md": ("On one CPU core, `observe` takes {observe} ms and `log` {log} ms",),
@@ -46,6 +46,7 @@ def figures() -> dict[str, str]:
         "percent": f"{100 * gpu['step_of_half_a_second_ratio'] - 100:.0f}",
         "named": str(faults["harmed_named"]),
         "harmed": str(faults["harmed"]),
+        "missed": str(faults["harmed"] - faults["harmed_named"]),
         "healthy": str(faults["healthy"]),
         "alarmed": str(faults["healthy_warn"]),
         "stable": str(sum(logs["logs"] for logs in stable)),
