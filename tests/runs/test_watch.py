@@ -170,6 +170,7 @@ def test_the_table(runs, watch):
     runs("no number.jsonl", [])
     (runs.folder / "starting.log").write_text("hello\n")
     (runs.folder / "no reward.jsonl").write_text('{"step": 1, "entropy": 0.5}\n{"step": 2, "entropy": 0.5}\n')
+    (runs.folder / "foreign.jsonl").write_text("".join(f'{{"step": {step}, "foo": 0.5}}\n' for step in range(120)))
     fleet, _ = watch(runs.folder)
     shown = fleet.check()
     rows = rows_of(shown)
@@ -181,14 +182,16 @@ def test_the_table(runs, watch):
         "no number.jsonl": ("unknown", "no row yet"),
         "starting.log": ("unknown", "no row yet"),
         "no reward.jsonl": ("unknown", "running"),
+        "foreign.jsonl": ("unknown", "running"),
     }
     broken = rows["nan.jsonl"]
     assert (broken.rule, broken.since, broken.cost) == ("NUM004", 7, "12 steps, 12 min")
     assert broken.first_break == "NUM004: NaN or infinity in kl"
     assert rows["no reward.jsonl"].reward == ""
     assert "no metrics" in rows["starting.log"].note
+    assert rows["foreign.jsonl"].note.startswith("none of its metrics is known")
     assert shown.sorted[0] is broken
-    assert shown.counts == "7 runs: 1 error, 3 unknown, 3 ok"
+    assert shown.counts == "8 runs: 1 error, 4 unknown, 3 ok"
 
 
 @pytest.mark.slow

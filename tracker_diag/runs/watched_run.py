@@ -146,10 +146,14 @@ def _row(name: str, diagnosis: Diagnosis, live: Sequence[LiveFinding], note: str
     summary, first = diagnosis.summary, main_finding(diagnosis.summary)
     firing = [_level(incident.severity) for incident in summary.incidents if incident.state == "firing"]
     firing += [_level(finding.severity) for finding in live if finding.resolved is None]
-    calm = "unknown" if not summary.judged else "info" if summary.recommendation.action == "watch" else "ok"
+    blind = summary.steps > 0 and not diagnosis.series
+    calm = "info" if summary.recommendation.action == "watch" else "ok" if summary.judged and not blind else "unknown"
     level = min([*firing, calm], key=LEVELS.index)
     active = not has_ended(diagnosis.run)
-    note = "; ".join(filter(None, (note, *summary.log[:1], *(line.partition(";")[0] for line in summary.short[:1]))))
+    nothing = "none of its metrics is known" if blind else ""
+    note = "; ".join(
+        filter(None, (note, nothing, *summary.log[:1], *(line.partition(";")[0] for line in summary.short[:1])))
+    )
     outcome, tail = curves_of(summary, diagnosis.series)
     row = FleetRow(
         name, level, "", summary.last_step, reward=_reward(diagnosis), active=active, note=note,
