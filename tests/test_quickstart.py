@@ -70,9 +70,11 @@ FRAGMENTS = {
     "own-loop 2": RUN + "import torch\nrun, model, train, steps = td.wrap(mlflow), None, lambda _: None, 3\n"
     "logprobs_of = logprobs_by_reference = lambda ids: -torch.rand(ids.shape[0], ids.shape[1] - 1)\n"
     "sample = lambda _: (torch.ones(2, 9), torch.ones(2, 9), torch.ones(2, 9), 0.5, -torch.rand(2, 8))\n",
-    "own-loop 3": "import os\nos.environ['WANDB_MODE'] = 'offline'\n"
+    "own-loop 3": RUN + "import torch\nrun, ids, new = td.wrap(mlflow), torch.ones(2, 9), -torch.rand(2, 8)\n"
+    "logprobs_of, masks = lambda ids: -torch.rand(2, 8), {'model_mask': torch.ones(2, 8)}\n",
+    "own-loop 4": "import os\nos.environ['WANDB_MODE'] = 'offline'\n"
     "import tracker_diag as td\nimport wandb\nreward, step = 0.5, 1\n",
-    "own-loop 4": RUN.removesuffix("mlflow.start_run()\n")
+    "own-loop 5": RUN.removesuffix("mlflow.start_run()\n")
     + "import torch\n"
     + ONE_RANK
     + "new, old, model_mask = -torch.rand(2, 8), -torch.rand(2, 8), torch.ones(2, 9)\n"

@@ -62,7 +62,8 @@ class Judge:
         algorithm: what is trained with; by default what `config` or the names of metrics say.
         earlier: runs of the same setting that went well.
         framework: whose names the metrics have; recognised by the names by default.
-        evaluation: key of the evaluation that counts, where there are several; the first one by default.
+        evaluation: key of the evaluation that counts, where there are several; by default the first that is no mean
+            reward.
         quantum: the resolution of logged values: two values closer than this are equal.
     """
 
