@@ -25,7 +25,7 @@ def about_keys(diagnosis: Diagnosis) -> str:
     if not keys.framework:  # nobody knows whose names they are
         best = nearest((*keys.mapped, *keys.unmapped))
         close = f", nearest is {' or '.join(best)} with {max(best.values())} of its names" if best else ""
-        text = f"no framework recognised{close}, well-known names were read"
+        text = f"trainer not recognised by its metric names{close}, well-known names were read"
     text += f": {len(keys.mapped)} of {len(keys.mapped) + len(keys.unmapped)} keys."
     if keys.unmapped:
         more = f" and {len(keys.unmapped) - 8} more" if len(keys.unmapped) > 8 else ""

@@ -66,7 +66,7 @@ def test_what_is_missing_is_said_once_in_one_line(capsys):
     run.diag.close()
     output = " ".join(capsys.readouterr().err.split())
     assert output.count("to repeat this run, its record lacks") == 1
-    assert "lacks the data splits (`data_splits`); the evaluation command (`evaluation_command`)" in output
+    assert "lacks the data splits (`data_splits`), the evaluation command (`evaluation_command`)" in output
 
 
 @pytest.mark.nightly

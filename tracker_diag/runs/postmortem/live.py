@@ -85,7 +85,7 @@ class Postmortem(Tracker):
         context = context_of(self._monitor.config, self._versions, self._code)
         self._monitor.hand_over(File(FILE, json.dumps(context.to_json(), indent=1)))
         if context.missing:
-            lacks = f"to repeat this run, its record lacks {'; '.join(context.missing)}"
+            lacks = f"to repeat this run, its record lacks {', '.join(context.missing)}"
             announce(Text.assemble(("tracker_diag: ", "dim"), f"{lacks}: see docs/postmortem.md"))
 
     def _endings(self, end: End) -> Iterator[Ending]:
