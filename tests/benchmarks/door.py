@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import tracker_diag as td
 from tracker_diag.rules.alerts import Notice
 
-FIRST_SEED = 20_000
+FIRST_SEED = 50_000
 """None from here on was looked at while detectors and rules were made."""
 
 ONSET = 120

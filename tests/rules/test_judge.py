@@ -98,5 +98,7 @@ def test_an_entropy_that_is_0_from_the_first_row_on_is_not_measured():
     assert not result.summary.incidents
     assert "entropy" not in result.series
     assert "the trainer does not measure it" in result.summary.log[0]
+    certain = [row | {"frac_reward_zero_std": 1.0, "reward": 0.1} for row in rows]
+    assert "EXP001" in {finding.rule.id for finding in diagnose(certain).summary.findings}
     fallen = [{"entropy": 0.5 if step < 50 else 0.0, "reward": 0.1} for step in range(100)]
     assert "EXP001" in {finding.rule.id for finding in diagnose(fallen).summary.findings}

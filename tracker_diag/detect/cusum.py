@@ -102,7 +102,13 @@ class BlockCusum(BlockDetector[CusumSettings]):
     _peak: float = -MOST
     """Mean of the last block, and the highest level of two blocks in a row since `score` left zero."""
     _crest: float = -MOST
-    """The highest level that the series has come back from: a better one became the baseline, or `score` is zero."""
+    """The highest level that the series has come back from.
+
+    A level counts if it was within the first baseline, or was the baseline before a better one. It also counts if
+    `score` fell back to zero after it.
+    """
+    _values: int = 0
+    """The number of values from which the noise of the baseline is known."""
     _falling: int = 0
     """Values for which a level is followed that is better by less: what was taken may reach back into the fall."""
     _first: list[float] = field(default_factory=list[float])
@@ -120,7 +126,7 @@ class BlockCusum(BlockDetector[CusumSettings]):
     def _threshold(self) -> float:
         """h, higher where few values tell the noise of the baseline, by as much as in a short run."""
         usual = self.settings.threshold
-        return usual if self.size >= self.settings.baseline else few_values(usual, self.size)
+        return usual if self._values >= self.settings.baseline else few_values(usual, self._values)
 
     def _is_settled(self, values: Float64Array, means: Float64Array) -> bool:
         """Whether the tail of a slice has ceased to rise, as it does while the learning rate warms up.
@@ -149,13 +155,14 @@ class BlockCusum(BlockDetector[CusumSettings]):
         whole, noise = self._mean, self._noise_of(values)
         if self._jumps(values, means):
             half, block, steps = len(means) // 2, self.block, self._baseline_steps[-len(values) :]
-            self._take(float(means[:half].mean()), self._noise_of(values[: half * block]))
+            self._take(float(means[:half].mean()), self._noise_of(values[: half * block]), half * block)
             for start in range(half * block, len(values), block):
                 self._block_start = steps[start]
                 self._end_block(values[start : start + block].tolist())
         else:
             self._take(whole, noise)
             self._first = values.tolist()
+            self._crest = float(np.minimum(means[1:], means[:-1]).max())
 
     def _jumps(self, values: Float64Array, means: Float64Array) -> bool:
         """Whether the first half of a baseline is calm, and its end beyond what that half calls normal."""
@@ -220,6 +227,8 @@ class BlockCusum(BlockDetector[CusumSettings]):
             self._take(min(level + ABOVE * share * noise, self._mean), noise)
             self._trail, self._falling = [], 2 * size
 
-    def _take(self, mean: float, noise: float) -> None:
+    def _take(self, mean: float, noise: float, values: int | None = None) -> None:
+        """Let the baseline be `mean`, with the `noise` of a block, known from `values`: a whole baseline by default."""
         self._mean, self._noise, self.baseline = mean, noise, self._unscale(mean)
+        self._values = self.size if values is None else values
         self._reference = self._reference_of(noise)

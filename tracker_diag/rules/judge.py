@@ -92,7 +92,7 @@ class Judge:
         self._sampled: set[str] = set()
         """Names of which samples are known, and the trainer logs a mean over earlier rows as well."""
         self._has_entropy = False
-        """Whether any entropy so far was other than 0."""
+        """Whether any entropy so far was other than 0, or all samples of each group were alike."""
         self._non_finite: list[str] = []
         self._checked = False
         self._acknowledged = in_settings(self.config)
@@ -166,9 +166,10 @@ class Judge:
         """Every series of `inputs`, those that win first."""
         yield from inputs.statistics.items()
         self._sampled |= self.keys.running & inputs.samples.keys()
-        for name, value in self.keys.values(inputs.metrics).items():
-            # A policy that samples has some entropy. A trainer that logs 0 from the first row on does not measure it.
-            self._has_entropy |= name == "entropy" and value != 0
+        values = self.keys.values(inputs.metrics)
+        # A policy whose samples differ has some entropy. A trainer that logs 0 all the time does not measure it.
+        self._has_entropy |= values.get("entropy", 0.0) != 0 or values.get("zero_std_share") == 1
+        for name, value in values.items():
             if name not in self._sampled and (name != "entropy" or self._has_entropy):
                 yield name, Scalar(name, value, quantum=self._quantum)
         for name, scalar in inputs.samples.items():
