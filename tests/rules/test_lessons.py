@@ -156,8 +156,9 @@ def test_an_evaluation_of_ones_own_is_read_in_a_known_framework(columns):
     result = diagnosed(columns)
     assert result.keys.framework == "TRL"
     assert set(result.series["eval_score"].values()) == {0.4}
-    columns["eval_reward"] = columns["eval/accuracy"] + 0.1  # the trainer's own goes first
-    assert set(diagnosed(columns).series["eval_score"].values()) == {0.5}
+    columns["eval_reward"] = columns["eval/accuracy"] + 0.1  # the trainer's own may be hacked as the reward is
+    series = diagnosed(columns).series
+    assert [set(series[name].values()) for name in ("eval_score", "evaluation:eval_reward")] == [{0.4}, {0.5}]
 
 
 def test_gradient_norms_of_exactly_0_are_counted(columns):
