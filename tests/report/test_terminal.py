@@ -53,7 +53,7 @@ def test_what_never_happened_is_so_since_the_first_step():
     diagnosis = diagnose([{"step": step, "reward": 0.3 + 0.05 * rng.normal()} for step in range(5, 405)])
     text = shown(verdict(diagnosis.summary, cost=str(diagnosis.cost(diagnosis.summary.first_break))))
     assert "broke first The reward has never risen since the first step (399 steps ago), detected at" in text
-    assert headline(diagnosis.summary) == "warn: OUT003 since the first step: The reward has never risen"
+    assert headline(diagnosis.summary) == "warn: OUT003 since the first step: The reward has never risen. Stop"
     report = render_html(diagnosis.summary)
     assert "since the first step" in report
     assert not re.search(r"(since|began at)( about)? (step )?3\d\d", report)
