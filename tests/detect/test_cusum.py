@@ -124,7 +124,7 @@ def test_a_later_crest_no_higher_than_the_first_is_nothing_new(begins):
         new.append(bool(detector.holds) and detector.is_new)
     assert any(new[:300]) == (begins > 0)
     assert not any(new[300:600])
-    assert any(new[600:])
+    assert any(new[600 : 700 if begins else 620])  # twice a trough is no higher than a crest
 
 
 def test_half_a_baseline_knows_the_noise_less_well():
