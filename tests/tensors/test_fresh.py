@@ -21,6 +21,11 @@ def counts(rng, tokens):
     return result.counts
 
 
+def count(fresh, item):
+    """Count `item` (2 × groups, 2, 4098)."""
+    fresh.count(sparse(item), item.reshape(len(CONTEXT), -1, 2, BINS).sum(axis=1))
+
+
 steps = st.lists(st.tuples(st.integers(0, 120), st.integers(0, 120)), min_size=1, max_size=12)
 
 
@@ -41,10 +46,10 @@ def test_no_token_is_in_two_values_and_none_is_left_out(steps, cut):
         item = counts(rng, tokens)
         given_in += item.reshape(given_in.shape)
         fresh.begin()
-        fresh.count(sparse(item))
+        count(fresh, item)
         for name, part in fresh.take_ready().items():
             assert part.n >= NEEDED
-            taken[CONTEXT.index(name)] += part.groups
+            taken[CONTEXT.index(name)] += part.by_group[:, 0]
     left = given_in - taken
     assert (left >= 0).all()
     assert (left.sum(axis=(1, 2, 3)) < NEEDED).all()
@@ -53,9 +58,9 @@ def test_no_token_is_in_two_values_and_none_is_left_out(steps, cut):
 def test_what_comes_later_of_a_step_is_of_the_next_value():
     rng, fresh = np.random.default_rng(0), Fresh(GROUPS, NEEDED)
     fresh.begin()
-    fresh.count(sparse(counts(rng, (60, 10))))
+    count(fresh, counts(rng, (60, 10)))
     assert {name: part.n for name, part in fresh.take_ready().items()} == {"text_only": 60}
-    fresh.count(sparse(counts(rng, (70, 45))))
+    count(fresh, counts(rng, (70, 45)))
     assert {name: part.n for name, part in fresh.take_ready().items()} == {"post_tool": 55}
     fresh.begin()
     assert {name: part.n for name, part in fresh.take_ready().items()} == {"text_only": 70}
@@ -65,11 +70,11 @@ def test_a_value_has_the_quantile_of_its_tokens_and_an_error_by_groups():
     fresh = Fresh(8, 400)
     values = np.random.default_rng(0).normal(0, 0.1, 800).astype(np.float32)
     (result,) = sketch(values, [np.arange(800, dtype=np.int32) % 8 + 8], [16])
-    fresh.count(sparse(result.counts))
+    count(fresh, result.counts)
     part = fresh.take_ready()["post_tool"]
     assert part.quantile(0.95) == pytest.approx(np.quantile(np.abs(values), 0.95, method="lower"), rel=0.004)
     assert 0.01 < part.log_error(0.95) < 0.2
-    fresh.count(sparse(result.counts))
+    count(fresh, result.counts)
     fresh.clear()
     fresh.begin()
     assert fresh.take_ready() == {}

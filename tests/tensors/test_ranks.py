@@ -68,8 +68,9 @@ def test_two_ranks_with_gloo_see_what_one_process_would(tmp_path, free_port):
     for pair, window in windows.items():
         restored = PairWindow(pair, worker.STEPS, 15, 50)
         restored.load_state_dict(first["state"]["windows"][pair])
-        for dimension, counts in window.total.items():
-            np.testing.assert_array_equal(restored.total[dimension], counts, err_msg=f"{pair} {dimension}")
+        for dimension in window.dimensions:
+            expected = window.total(dimension)
+            np.testing.assert_array_equal(restored.total(dimension), expected, err_msg=f"{pair} {dimension}")
     rows = {(row["pair"], row["slice"]): row for row in first["table"]}
     assert {"tool:search", "tool:python", "tool:browser"} <= {name for _, name in rows}
     expected = windows["policy"].slices(names)["all"]

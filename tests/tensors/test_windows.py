@@ -41,7 +41,7 @@ def test_the_window_is_the_merge_of_the_last_steps(steps, length):
         window.push(item)
     whole = reduce(add, observed[-steps:])
     for dimension, item in whole.sketches.items():
-        np.testing.assert_array_equal(window.total[dimension], item.counts)
+        np.testing.assert_array_equal(window.total(dimension), item.counts)
     result = window.slices(Names())
     same(result["all"].sequences, whole.sequences[2])
     # A slice with few tokens reaches further back, and says how many steps.
@@ -80,8 +80,8 @@ def test_what_comes_of_a_step_later_is_as_if_it_had_come_at_once(parts, steps):
         resumed = PairWindow("policy", steps, burn_in=1, baseline=3)
         resumed.load_state_dict(amended.state_dict())
         amended = resumed
-    for dimension, expected in whole.total.items():
-        np.testing.assert_array_equal(amended.total[dimension], expected)
+    for dimension in whole.dimensions:
+        np.testing.assert_array_equal(amended.total(dimension), whole.total(dimension))
     for dimension, expected in whole.baseline.items():
         np.testing.assert_array_equal(amended.baseline[dimension], expected)
     result, expected = amended.slices(Names()), whole.slices(Names())
@@ -135,7 +135,7 @@ def test_all_is_the_sum_of_the_slices_of_every_partition():
     np.testing.assert_array_equal(part["all"].counts, part["text_only"].counts + part["post_tool"].counts)
     assert part["all"].n == tokens.model_mask.sum()
     np.testing.assert_array_equal(observed.sketches["turn"].counts.sum(axis=0), part["all"].counts)
-    both = SliceWindow(part["text_only"].groups + part["post_tool"].groups)
+    both = SliceWindow(part["text_only"].by_group + part["post_tool"].by_group)
     assert part["all"].log_error(0.5) == both.log_error(0.5) is not None
 
 

@@ -48,3 +48,13 @@ def add_sparse(into: IntArray, cells: Cells, sign: int = 1, *, distinct: bool = 
         into.reshape(-1)[cells[0]] += sign * cells[1]
     else:
         np.add.at(into.reshape(-1), cells[0], sign * cells[1])
+
+
+def without_groups(cells: Cells, rows: int, groups: int, width: int) -> IntArray:
+    """(rows, width) counts of `cells` of (rows, groups, width), the groups together."""
+    row, (index, count) = np.arange(rows * groups), cells
+    parts = index.searchsorted(width * np.arange(len(row) + 1))
+    ahead = width * (row - row // groups)
+    counts = np.zeros((rows, width), np.int64)
+    add_sparse(counts, (index - ahead.repeat(parts[1:] - parts[:-1]), count), distinct=False)
+    return counts

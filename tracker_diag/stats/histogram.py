@@ -9,7 +9,7 @@ bins are ever merged.
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -119,10 +119,10 @@ class Tally:
     @property
     def counts(self) -> list[RowArray]:
         """Of each partition ((size + 1) × 2 × 4098,), to be added to; the last row, of what has none, is not read."""
-        ends = [*accumulate((size + 1) * 2 * BINS for size in self._sizes)]
+        ends = [0, *accumulate((size + 1) * 2 * BINS for size in self._sizes)]
         if self._whole is None:
             self._whole = _zeros(ends[-1])
-        return np.split(self._whole, ends[:-1])
+        return [self._whole[start:end] for start, end in pairwise(ends)]
 
     def count(self, values: Any, labels: Sequence[Any]) -> None:
         """Count `values` (n,) into the rows `labels`, as `sketch` does."""
@@ -153,7 +153,9 @@ class Tally:
             if compiled:
                 index, count = np.empty(rows.size + 1, np.int64), np.empty(rows.size + 1, np.int64)
                 taken = compiled.call("taken", rows, rows.size, index, count)
-                cells = index[:taken].copy(), count[:taken].copy()
+                index.resize(taken, refcheck=False)  # in place: copies take a third as long as the search
+                count.resize(taken, refcheck=False)
+                cells = index, count
             else:
                 cells = sparse(rows)
                 rows[cells[0]] = 0

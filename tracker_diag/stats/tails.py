@@ -42,8 +42,11 @@ _NO_SUMS, _NO_COUNTS = np.zeros(SIZE), np.zeros((2, BINS), np.int64)
 class SliceWindow:
     """All that is known of one slice of one pair over a window: what every statistic is a function of."""
 
-    groups: IntArray
-    """(G, …, 2, 4098) sketch of the tokens' log-ratios, by group of sequences; G = 1 if there are no groups."""
+    groups: IntArray | Callable[[], IntArray]
+    """(G, …, 2, 4098) sketch of the tokens' log-ratios, by group of sequences, or what makes it.
+
+    G = 1 if there are no groups.
+    """
     tokens: WeightSums | None = None
     """Over the same log-ratios, where they are kept exactly."""
     sequences: WeightSums = _NONE
@@ -70,13 +73,19 @@ class SliceWindow:
     """Steps that it reaches back, where these are more than those of its pair."""
 
     @once
+    def by_group(self) -> IntArray:
+        """(G, n, 2, 4098) `groups`, each of n parts."""
+        groups = self.groups() if callable(self.groups) else self.groups
+        return groups.reshape(len(groups), -1, 2, BINS)
+
+    @once
     def counts(self) -> IntArray:
         """(2, 4098) of all groups together."""
         if self.summed is not None:
             return self.summed
-        if self.groups.size == 2 * BINS:  # one group alone
-            return self.groups.reshape(2, BINS)
-        counts: IntArray = self.groups.reshape(-1, 2, BINS).sum(axis=0)
+        if self.by_group.size == 2 * BINS:  # one group alone
+            return self.by_group.reshape(2, BINS)
+        counts: IntArray = self.by_group.sum(axis=(0, 1))
         return counts
 
     @once
@@ -160,7 +169,7 @@ class SliceWindow:
 
     def without_each(self, level: float) -> Float64Array:
         """(g,) the quantile of |r| at `level`, without each of the g groups that have tokens."""
-        by_group = self.groups.reshape(len(self.groups), -1, 2, BINS)
+        by_group = self.by_group
         if (compiled := kernel()) and by_group.strides[2:] == (8 * BINS, 8):
             bins = np.empty(len(by_group), np.int64)
             stride, row_stride = (step // 8 for step in by_group.strides[:2])
@@ -176,7 +185,7 @@ class SliceWindow:
         Delete-a-group jackknife (Kott 2001): whole sequences are left out, since tokens of one depend on
         each other. None with fewer than four groups or where a quantile has no logarithm.
         """
-        if len(self.groups) < MIN_GROUPS or not self.n:
+        if len(self.by_group) < MIN_GROUPS or not self.n:
             return None
         values = self.without_each(level)
         g = len(values)

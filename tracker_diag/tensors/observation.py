@@ -9,6 +9,7 @@ import numpy as np
 from tracker_diag.errors import SourceError
 from tracker_diag.metrics.series import ALL, CONTEXT, DIMENSIONS, FIXED, NAMED_ROWS, PAIRS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, IntArray, namespace, stacked
+from tracker_diag.stats.cells import without_groups
 from tracker_diag.stats.gradient import SIZE, gradient_sums
 from tracker_diag.stats.histogram import BINS, Sketch, sketch
 from tracker_diag.stats.once import once
@@ -162,6 +163,12 @@ class Observation:
         by_slice: IntArray = self.sketches["context"].nonfinite.reshape(len(ROWS), GROUPS).sum(1)
         of_weights: IntArray = self.sums[2][:, 4].astype(np.int64)
         return by_slice + of_weights
+
+    @once
+    def of_slices(self) -> IntArray:
+        """(3, 2, 4098) counts of `context`, the groups together; on the host."""
+        counts = without_groups(self.sketches["context"].cells, len(ROWS), GROUPS, 2 * BINS)
+        return counts.reshape(len(ROWS), 2, BINS)
 
     @once
     def signal(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,6 @@ _APART: dict[str, tuple[Dimension, ...]] = {
 }
 """Dimensions that do not divide a slice."""
 
-_FIRST = 2 * BINS * np.arange(len(ROWS) * GROUPS + 1)
-"""Where each group of sequences of each slice begins, in the counts of `context`."""
-_AHEAD = _FIRST[:-1] - 2 * BINS * (np.arange(len(ROWS) * GROUPS) // GROUPS)
-"""How far that is from where its slice begins in the counts without groups."""
-
 
 class PairWindow:
     """The rolling window and the baseline of one ratio pair. Memory is K steps, whatever the run's length."""
@@ -56,14 +52,14 @@ class PairWindow:
         """Steps in a row without a signal, up to the last, and the most that a signal has ever ended."""
         self._left_out: Observation | None = None
         """The last step, if it is left out: what comes of it later may have a signal."""
-        self.total: dict[Dimension, IntArray] = {}
-        """Merge of the last K steps: (rows, 2, 4098) by dimension."""
+        self._totals: dict[Dimension, IntArray] = {}
+        """Of each dimension that `total` was asked for; kept up to date from then on."""
         self.baseline: dict[Dimension, IntArray] = {}
         """Merge of the reference period. It begins `burn_in` steps after the pair's first signal. It ends when it has
         `baseline` steps and the tokens for a p99."""
         self._of_sequences = np.zeros((len(SEQUENCE_ROWS), 2, BINS), np.int64)
         self._of_context = np.zeros((len(ROWS), 2, BINS), np.int64)
-        """`total` of `context`, the groups of sequences together."""
+        """The same of `context`, the groups of sequences together: read at every step, unlike most of `total`."""
         self._context: dict[str, SliceWindow] = {}
         """Of `context`, while no step comes."""
         self._then: list[IntArray] = []
@@ -138,7 +134,7 @@ class PairWindow:
     def _empty(self) -> None:
         """Let all steps leave the window."""
         self._recent.clear()
-        self.total, self._context, self.signal = {}, {}, False
+        self._totals, self._context, self.signal = {}, {}, False
         self._of_sequences[:], self._of_context[:] = 0, 0
         for fresh in (self._fresh, *self._fresh_cells.values()):
             fresh.clear()
@@ -149,7 +145,7 @@ class PairWindow:
         """Add `step` to the sums over the window."""
         self._context = {}
         self._add_step(step)
-        self._fresh.count(step.sketches["context"].cells)
+        self._fresh.count(step.sketches["context"].cells, step.of_slices)
         for dimension in CELLS:
             if dimension in step.sketches:
                 self._fresh_of(dimension).count(step.sketches[dimension].cells)
@@ -160,13 +156,28 @@ class PairWindow:
         return self._fresh_cells[dimension]
 
     def _add_step(self, step: Observation, sign: int = 1) -> None:
-        """Add `step` to the totals, or take it out of them."""
-        _add(self.total, step.sketches, sign)
+        """Add `step` to the sums, or take it out of them."""
+        for dimension in self._totals:
+            self._add_to(dimension, step, sign)
         add_sparse(self._of_sequences, step.sequence_sketch.cells, sign)
-        index, count = step.sketches["context"].cells
-        places = index.searchsorted(_FIRST)
-        of_slice = index - _AHEAD.repeat(places[1:] - places[:-1])
-        add_sparse(self._of_context, (of_slice, count), sign, distinct=False)
+        (np.add if sign > 0 else np.subtract)(self._of_context, step.of_slices, out=self._of_context)
+
+    def total(self, dimension: Dimension) -> IntArray:
+        """(rows, 2, 4098) merge of the last K steps, until the next step comes."""
+        if dimension not in self._totals:
+            self._totals[dimension] = np.zeros((rows_of(dimension), 2, BINS), np.int64)
+            for step in self._recent:
+                self._add_to(dimension, step)
+        return self._totals[dimension]
+
+    def _add_to(self, dimension: Dimension, step: Observation, sign: int = 1) -> None:
+        if dimension in step.sketches:
+            add_sparse(self._totals[dimension], step.sketches[dimension].cells, sign)
+
+    @property
+    def dimensions(self) -> set[Dimension]:
+        """Those that any of the last K steps has."""
+        return {dimension for step in self._recent for dimension in step.sketches}
 
     def _refer(self, step: Observation) -> None:
         """Add `step` to the reference period, if the last one belongs there."""
@@ -195,13 +206,14 @@ class PairWindow:
         windows = dict(self.context)
         if (unknown := self.unknown) is not None and (only is None or UNKNOWN in only):
             windows[UNKNOWN] = unknown
-        for dimension in DIMENSIONS:
-            if dimension != "context" and dimension in self.total:
-                counts, reference = self.total[dimension], self.baseline.get(dimension)
-                for name, row in names.slices(dimension).items():
-                    if (only is None or name in only) and counts[row].any():
-                        then = None if reference is None else reference[row]
-                        windows[name] = SliceWindow(counts[row][None], reference=then, **self._kind)
+        known = self.dimensions
+        for dimension in DIMENSIONS[1:]:
+            rows = names.slices(dimension) if dimension in known else {}
+            for name in (name for name in rows if only is None or name in only):
+                counts, reference = self.total(dimension)[rows[name]], self.baseline.get(dimension)
+                if counts.any():
+                    then = None if reference is None else reference[rows[name]]
+                    windows[name] = SliceWindow(counts[None], reference=then, **self._kind)
         return windows
 
     def carriers(self, slice: str, names: Names) -> tuple[Carrier, ...]:
@@ -213,9 +225,9 @@ class PairWindow:
             return ()
         beyond = int(np.searchsorted(np.cumsum(then), 0.99 * then.sum())) + 1
         cells: dict[Dimension, dict[str, tuple[IntArray, IntArray]]] = {}
-        known = self.total.keys() & self.baseline.keys() - {*_APART.get(slice, ("context",))}
+        known = self.dimensions & self.baseline.keys() - {*_APART.get(slice, ("context",))}
         for dimension in sorted(known):
-            now, before = (counts[dimension].sum(axis=1) for counts in (self.total, self.baseline))
+            now, before = (counts.sum(axis=1) for counts in (self.total(dimension), self.baseline[dimension]))
             rows = names.slices(dimension)
             if slice == "post_tool":
                 rows.pop("turn:0", None)  # all of which comes before any tool
@@ -229,14 +241,14 @@ class PairWindow:
         """The window of the tokens whose context is unknown; None where there are none."""
         if not self._of_context[-1].any():
             return None
-        counts = self.total["context"][-GROUPS:]
+        counts = self.total("context")[-GROUPS:]
         then = self.baseline["context"][-GROUPS:].sum(axis=0) if self.baseline else None
         return SliceWindow(counts, reference=then, **self._kind)
 
     @property
     def context(self) -> dict[str, SliceWindow]:
         """The window of each slice of `context` and of `all`; none before the first step."""
-        if self._context or not self.total:
+        if self._context or not self._recent:
             return self._context
         parts = np.array([step.sums[:2] for step in self._recent]).swapaxes(1, 2)  # tokens and sequences at once
         merged = WeightSums.merged(parts.reshape(len(parts), len(FIELDS), -1))
@@ -244,8 +256,7 @@ class PairWindow:
         reached, lengths = (np.add.reduce([step.sums[i] for step in self._recent]) for i in (2, 3))
         of_optimiser = [*reached[: len(CONTEXT)], reached.sum(axis=0)]
         of_slice = [before, after, before + after + unknown]
-        by_row = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
-        groups = [*by_row[: len(CONTEXT)], by_row.swapaxes(0, 1)]
+        groups = [partial(self._groups, row) for row in (*range(len(CONTEXT)), None)]
         counts = [*self._of_context[: len(CONTEXT)].copy(), self._of_context.sum(axis=0)]
         if self.baseline and not self._then:
             then = self.baseline["context"].reshape(len(ROWS), -1, BINS).sum(axis=1)
@@ -259,6 +270,11 @@ class PairWindow:
         for name, longer in zip(CONTEXT, self._longer, strict=True):
             self._context[name] = longer.extended(self._context[name], self._number, self._recent)
         return self._context
+
+    def _groups(self, row: int | None = None) -> IntArray:
+        """The groups of sequences of a row of `context`, (8, 2, 4098), or of all rows, (8, rows, 2, 4098)."""
+        by_row = self.total("context").reshape(len(ROWS), GROUPS, 2, BINS)
+        return by_row.swapaxes(0, 1) if row is None else by_row[row]
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""
@@ -358,8 +374,8 @@ class PairWindows(dict[Pair, PairWindow]):
         return window
 
 
-def _add(into: dict[Dimension, IntArray], sketches: Mapping[Dimension, Sketch], sign: int = 1) -> None:
+def _add(into: dict[Dimension, IntArray], sketches: Mapping[Dimension, Sketch]) -> None:
     for dimension, counted in sketches.items():
         if dimension not in into:
             into[dimension] = np.zeros((rows_of(dimension), 2, BINS), np.int64)
-        add_sparse(into[dimension], counted.cells, sign)
+        add_sparse(into[dimension], counted.cells)
