@@ -16,9 +16,9 @@ SENTENCES = {
             "{device} GPU | {added} ms, `observe` and the logging call together. "
             "For a training step of 0.5 s, this is {percent} % |"
         ),
-        "own runs with a harmful fault | rightly named in {named} of {harmed}, and missed or misnamed in {missed} |",
-        "own runs without a fault | an alert was raised in {alarmed} of {healthy} |",
-        "public logs of stable runs | an alert was raised in {loud} of {stable} |",
+        "own runs with a harmful fault | the fault was named in {named} of {harmed}, and missed or misnamed in {missed} |",
+        "own runs without a fault | tracker_diag raised an alert in {alarmed} of {healthy} |",
+        "public logs of stable runs | tracker_diag raised an alert in {loud} of {stable} |",
     ),
     "faq.md": ("On one CPU core, `observe` takes {observe} ms and `log` {log} ms",),
     "preflight.md": ("{plans} plans agree within {off} % with what torch allocates",),

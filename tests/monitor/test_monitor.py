@@ -839,8 +839,8 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 26; leave it out, and the diagnostics start over"),
-        ({"version": 26}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({}, "state: version None given, expected 27; leave it out, and the diagnostics start over"),
+        ({"version": 27}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_reported(state, message):

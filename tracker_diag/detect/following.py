@@ -55,6 +55,8 @@ class Following:
     """How much of the follower was to be gained since at its earlier pace; 0 where that is not known."""
     leader_before: float
     leader_now: float
+    began: int
+    """Where the follower has fallen since `step`: the first step by which it was as good as at its best since then."""
 
     def is_over(self, later: "Following") -> bool:
         """Whether they have come together again by `later`: half of the way on either side is enough."""
@@ -120,6 +122,9 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
         widest = float(gaps.max())  # below 0 if the follower gained more of its own range
         near = widest - (1 - NEARLY) * abs(widest)
         when = int(np.flatnonzero(gaps >= near)[-1])  # the last level before the gap began to open
+    later, began = levels[when:], when
+    if levels[-1] + error < later.max():
+        began = when + int(np.flatnonzero(later >= later.max() - error / sure)[0])
     return Following(
         bool(behind.any()),
         float(levels[when]),
@@ -128,6 +133,7 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
         float(max(pace[when], 0.0) * max(gained[when], 0.0)),
         float(best[when]),
         float(rewards[-1]),
+        follower.ends[began + width - 1],
     )
 
 

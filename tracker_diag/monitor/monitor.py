@@ -44,7 +44,7 @@ from tracker_diag.trackers.tracker import Entry, Tracker
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 26
+STATE_VERSION = 27
 
 
 class Monitor(AbstractContextManager["Monitor"]):

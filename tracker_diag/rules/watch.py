@@ -23,6 +23,7 @@ from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading, different
 from tracker_diag.rules.series import Place, horizon
 from tracker_diag.rules.signals.base import Signal, has_come
+from tracker_diag.rules.signals.threshold import Threshold
 
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
 
@@ -205,7 +206,7 @@ class Watch(Saved):
         self._held += 1
         if self.state == "firing":
             return self._harms(step)
-        fires = self._held >= self._for_steps
+        fires = self._held >= self._for_steps and not self._returns()
         if self.state == "pending" and not fires:
             return False
         self.state = "firing" if fires else "pending"
@@ -251,6 +252,16 @@ class Watch(Saved):
                 if known and len(known) == len(steps):
                     began.append(max(known))
         return began
+
+    def _returns(self) -> bool:
+        """Whether the condition rests on levels alone that were off from the start, and return to their limits.
+
+        Nothing excuses a tail: it counts for no rule of a pair.
+        """
+        ways = () if self.pair else tuple(way for way in self.rule.when if self._judgement.holds((way,)))
+        names = signals_of(ways, self.rule.predicates)
+        holding = [signal for signal in (self._signals[name] for name in names) if signal.holds]
+        return bool(holding) and all(isinstance(signal, Threshold) and signal.returns for signal in holding)
 
     def _is_harmless(self) -> bool:
         return bool(self.rule.harmless) and self._judgement.holds(self.rule.harmless) is True

@@ -69,7 +69,7 @@ class LeftBehind(Signal):
             lacking = self._other if have and not self._leader.means else self._series
             return lacking.unknown(reason(Why.FEW_VALUES, have=have, needed=FEWEST))
         since, sign = self._parted or self._last, self._signs[0]
-        onset = since.step if self.holds else None
+        onset = since.began if self.holds else None
         shown = self._series.reading(self.holds, sign * self._last.now, sign * since.before, onset)
         return replace(shown, n=None, at=since.step)
 

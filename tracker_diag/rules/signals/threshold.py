@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import median
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
+from tracker_diag.detect.means import BlockMeans
+from tracker_diag.detect.robust import mann_kendall, theil_sen
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.observed import Observed
@@ -13,6 +16,14 @@ from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import LOST_AFTER, Place
 from tracker_diag.rules.signals.base import CLOSED, Limited, Verb
 
+FEWEST = 5
+"""Values from which on a series may be on its way back."""
+BLOCKS = 8
+"""Means that it is judged by, at least, where there are as many values."""
+LIKELY = 1.0
+"""Mann–Kendall z from which on a series moves rather than not."""
+SOON = 3.0
+"""Times as long as so far, within which it is back at its pace."""
 EVALUATIONS = frozenset({"eval_score", "evaluation", "eval_loss"})
 
 
@@ -24,7 +35,7 @@ class Threshold(Limited):
     """
 
     verbs: ClassVar[Mapping[str, Verb]] = {"above": Verb(number="above"), "below": Verb(number="below")}
-    kept: ClassVar[tuple[str, ...]] = ("_missed",)
+    kept: ClassVar[tuple[str, ...]] = ("_missed", "_lead", "_course")
 
     kind: Literal["threshold"] = "threshold"
     series: SeriesRef
@@ -34,6 +45,10 @@ class Threshold(Limited):
         super().begin(at)
         self._stays = self.relative_to is None and self._series.definition.name in EVALUATIONS
         self._missed = 0
+        self._lead: int | None = 0
+        """Values beyond the limit more than others, from the first value on; None once there were fewer."""
+        self._course = BlockMeans()
+        """The series until then."""
 
     def update(self, observed: Observed) -> None:
         now = self._series.now
@@ -44,7 +59,28 @@ class Threshold(Limited):
             self.holds = None
             return
         self.holds = self._is_beyond(now.value)
+        if self._lead is not None and self._series.new:
+            self._lead += 1 if self.holds else -1
+            self._course.append(observed.step, now.value)
+            if self._lead < 0:
+                self._lead, self._course = None, BlockMeans()
         self.began = (observed.step if self.began is None else self.began) if self.holds else None
+
+    @property
+    def returns(self) -> bool:
+        """Whether the series was beyond the limit from its first value on, and is on its way back.
+
+        At its pace so far, it is back before three times as long. An agent that learns to call its tools is an
+        example. If the series stays beyond the limit, it no longer returns.
+        """
+        means, sign = self._course.means, 1 if self.above is not None else -1
+        if self._lead is None or len(means) < FEWEST:
+            return False
+        each = max(len(means) // BLOCKS, 1)
+        starts = range(len(means) % each, len(means), each)
+        beyond = [sign * (sum(means[at : at + each]) / each - self.limit) for at in starts]
+        gained = -theil_sen(beyond) * (len(beyond) - 1)
+        return mann_kendall(beyond) <= -LIKELY and median(beyond[-3:]) <= SOON * gained
 
     def reading(self) -> Reading:
         now = self._series.now
