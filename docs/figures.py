@@ -16,7 +16,7 @@ SENTENCES = {
             "{device} GPU | {added} ms, `observe` and the logging call together. "
             "For a training step of 0.5 s, this is {percent} % |"
         ),
-        "own runs with a harmful fault | the fault was named in {named} of {harmed}, and missed or misnamed in {missed} |",
+        "own runs with a harmful fault | the fault was named in {named} of {harmed}, missed or misnamed in {missed} |",
         "own runs without a fault | tracker_diag raised an alert in {alarmed} of {healthy} |",
         "public logs of stable runs | tracker_diag raised an alert in {loud} of {stable} |",
     ),
