@@ -88,7 +88,9 @@ def test_memory_is_bounded_and_a_mean_is_kept():
 
 
 def test_an_evaluation_that_falls_began_to_stay_behind_at_its_best():
-    rises_then_falls = lambda step: 0.2 + 0.002 * min(step, 100) - 0.004 * max(step - 100, 0)  # noqa: E731
+    def rises_then_falls(step):
+        return 0.2 + 0.002 * min(step, 100) - 0.004 * max(step - 100, 0)
+
     last = course(lambda step: 0.2 + 0.003 * step, rises_then_falls)[-1]
     assert last.behind
     assert 80 <= last.began <= 110

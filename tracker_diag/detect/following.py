@@ -56,7 +56,7 @@ class Following:
     leader_before: float
     leader_now: float
     began: int
-    """Where the follower has fallen since `step`: the first step by which it was as good as at its best since then."""
+    """If the follower has fallen since `step`, the first step by which it was as good as at its best; else `step`."""
 
     def is_over(self, later: "Following") -> bool:
         """Whether they have come together again by `later`: half of the way on either side is enough."""

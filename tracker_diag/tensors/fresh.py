@@ -146,8 +146,8 @@ class FreshCells(_SinceLast):
 
 
 def _dense(cells: Iterable[Cells], shape: tuple[int, ...]) -> IntArray:
-    """Counts of `shape` that all `cells` add up to; an index may occur twice."""
+    """Counts of `shape` that all `cells` add up to."""
     counts = np.zeros(shape, np.int64)
     for part in cells:
-        add_sparse(counts, part, distinct=False)
+        add_sparse(counts, part)
     return counts

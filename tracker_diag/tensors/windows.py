@@ -59,7 +59,7 @@ class PairWindow:
         `baseline` steps and the tokens for a p99."""
         self._of_sequences = np.zeros((len(SEQUENCE_ROWS), 2, BINS), np.int64)
         self._of_context = np.zeros((len(ROWS), 2, BINS), np.int64)
-        """The same of `context`, the groups of sequences together: read at every step, unlike most of `total`."""
+        """Of `context` over the window, the groups of sequences together. It is read at every step."""
         self._context: dict[str, SliceWindow] = {}
         """Of `context`, while no step comes."""
         self._then: list[IntArray] = []
