@@ -63,6 +63,12 @@ ONE_RANK = (
     "import torch.distributed as dist\n"
     "dist.init_process_group('gloo', init_method='file://' + __file__ + '.ranks', rank=0, world_size=1)\n"
 )
+GOOD_RUN = (
+    "from tracker_diag.testing import example_batch\nfrom tracker_diag.trackers.files.write import JsonlTracker\n"
+    "run = td.wrap(mlflow, also=[JsonlTracker('runs/good')])\n"
+    "for step in range(100):\n    run.diag.observe(**example_batch(min(step, 70)))\n    run.log_metric('a', 1, step)\n"
+    "run.diag.close()\ngood = mlflow.active_run().info.run_id\nmlflow.end_run()\nmlflow.start_run()\n"
+)
 FRAGMENTS = {
     "own-loop 1": RUN.removesuffix("mlflow.start_run()\n") + MODEL + "steps, temperature = 3, 1.0\n"
     "train = lambda *_: None\n"
@@ -77,28 +83,27 @@ FRAGMENTS = {
     "own-loop 5": RUN.removesuffix("mlflow.start_run()\n")
     + "import torch\n"
     + ONE_RANK
-    + "new, old, model_mask = -torch.rand(2, 8), -torch.rand(2, 8), torch.ones(2, 9)\n"
-    "response_mask, reward, step = model_mask, 0.5, 0\n",
-    "inputs 2": RUN + "rewards = formats = solved = [0.0, 1.0]\nprompt_ids = advantages = [1, 2]\n"
+    + "model, steps, train = None, 3, lambda *_: None\n"
+    "logprobs_of = lambda ids: -torch.rand(ids.shape[0], ids.shape[1] - 1)\n"
+    "sample = lambda _: (torch.ones(2, 9), torch.ones(2, 9), torch.ones(2, 9), 0.5)\n",
+    "samples 1": RUN + "rewards = formats = solved = [0.0, 1.0]\nprompt_ids = advantages = [1, 2]\n"
     "lengths, cut, completions = [3, 4], [False, True], ['a', 'b']\n",
-    "inputs 3": RUN + "run, update = td.wrap(mlflow), 1\n",
-    "inputs 4": RUN + "from task import CHECKPOINT\nfrom transformers import AutoTokenizer\n"
+    "samples 2": RUN + "run, update = td.wrap(mlflow), 1\n",
+    "sequences 1": RUN + "from task import CHECKPOINT\nfrom transformers import AutoTokenizer\n"
     "tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)\n",
-    "inputs 5": RUN + ONE_RANK,
+    "ranks 1": RUN + ONE_RANK,
     "canary 2": "",
     "guards 1": RUN + EXAMPLE + "loader = [example_batch(step) for step in range(3)]\n"
     "metrics, lr, kl_coef = {'reward': 1}, 1, 0\nsave = load = update = lambda *_, **__: None\n",
-    "guards 2": "output_dir = 'out'\ntrain = lambda *_, **__: None\n",
+    "guards-frameworks 1": "output_dir = 'out'\ntrain = lambda *_, **__: None\n",
     "own-rules 1": RUN
     + "from pathlib import Path\nfrom tests.rules.texts import write_own\nwrite_own(Path('rules'))\n",
     "own-rules 2": RUN,
     "postmortem 1": RUN,
     "replay 1": EXAMPLE + "steps = [(step, [example_batch(step)]) for step in range(3)]\n",
     "trackers 1": "import tracker_diag as td\n",
-    "trackers 2": RUN + EXAMPLE + "from tracker_diag.trackers.files.write import JsonlTracker\n"
-    "run = td.wrap(mlflow, also=[JsonlTracker('runs/good')])\n"
-    "for step in range(100):\n    run.diag.observe(**example_batch(min(step, 70)))\n    run.log_metric('a', 1, step)\n"
-    "run.diag.close()\ngood = mlflow.active_run().info.run_id\nmlflow.end_run()\nmlflow.start_run()\n",
+    "baseline 1": RUN + GOOD_RUN,
+    "baseline 2": RUN + GOOD_RUN,
 }
 """What a page leaves to its reader: the run, the model, the data."""
 MISSING = {"canary 1": "vllm", "canary 3": "vllm", "inputs 1": "verifiers"}
