@@ -98,8 +98,8 @@ def test_the_committed_evidence_shows_what_is_claimed(runs):
                 assert "POL003" in rules
 
 
-def test_the_page_of_inputs_tells_each_column_of_samples():
-    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "inputs.md").read_text(), re.MULTILINE)
+def test_the_page_of_samples_has_each_column():
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "samples.md").read_text(), re.MULTILINE)
     assert Columns.__annotations__.keys() <= {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
