@@ -223,6 +223,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, help="processes; as many as there are cores by default")
     arguments = parser.parse_args()
     rules = arguments.rules or [rule.id for rule in catalog()]
+    of_tensors = [rule.id for rule in catalog() if rule.id in rules and any(not ref.metric for ref in rule.series())]
+    if arguments.rules and of_tensors and not arguments.door:
+        parser.error(f"{', '.join(of_tensors)}: these rules read tensors; give --door, so that runs with tensors count")
     runs = trained(arguments.first_seed, arguments.runs, rules, arguments.jobs)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         planted = list(pool.map(judged, runs))

@@ -56,7 +56,7 @@ class Record:
     def needs(self) -> list[str]:
         """What it lacks to be measured."""
         lacking = [
-            (self.hits < FOUND, f"{FOUND - self.hits} more true findings"),
+            (self.hits < FOUND, f"{FOUND - self.hits} more true finding{'s' if self.hits < FOUND - 1 else ''}"),
             (self.places < PLACES, f"{PLACES} tasks or frameworks"),
             (self.healthy < HEALTHY, f"{HEALTHY - self.healthy} more healthy runs"),
             (self.false_alarms > ALARMED * self.healthy, f"alarms in at most {ALARMED:.0%} of healthy runs"),
