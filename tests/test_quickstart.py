@@ -95,7 +95,9 @@ FRAGMENTS = {
     "canary 2": "",
     "guards 1": RUN + EXAMPLE + "loader = [example_batch(step) for step in range(3)]\n"
     "metrics, lr, kl_coef = {'reward': 1}, 1, 0\nsave = load = update = lambda *_, **__: None\n",
+    "guards 2": RUN,
     "guards-frameworks 1": "output_dir = 'out'\ntrain = lambda *_, **__: None\n",
+    "guards-frameworks 2": "",
     "own-rules 1": RUN
     + "from pathlib import Path\nfrom tests.rules.texts import write_own\nwrite_own(Path('rules'))\n",
     "own-rules 2": RUN,

@@ -25,7 +25,7 @@ class DiagnosticsCallback(Callback):
     Args:
         monitor: by default one is made, with the module's hyperparameters, and writes to the runs of the Trainer's
             loggers. In either case it is closed when `fit` ends, just before the loggers are.
-        guards: those of the monitor that is made; what they decide is done as far as docs/guards.md says.
+        guards: those of the monitor that is made; what they decide is done as far as docs/guards-frameworks.md says.
     """
 
     def __init__(self, *, monitor: Monitor | None = None, guards: Guarded = ()) -> None:

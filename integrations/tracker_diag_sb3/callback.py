@@ -49,7 +49,7 @@ class DiagnosticsCallback(BaseCallback):
     Args:
         monitor: by default one is made when training starts. It has the settings of the model and writes to the
             trackers that are underway. In either case it is closed when training ends.
-        guards: those of the monitor that is made; what they decide is done as far as docs/guards.md says.
+        guards: those of the monitor that is made; what they decide is done as far as docs/guards-frameworks.md says.
     """
 
     def __init__(self, *, monitor: Monitor | None = None, guards: Guarded = ()) -> None:

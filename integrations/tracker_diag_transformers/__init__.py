@@ -42,8 +42,8 @@ def attach(
         monitor: by default one is made, with the settings that are known and the trackers that are underway. In
             either case it is closed when training ends, just before the trackers are.
         config: settings of a loop with Accelerate, as given to `init_trackers`.
-        guards: those of the monitor that is made. A Trainer does what they decide, as far as docs/guards.md says; a
-            loop with Accelerate asks for it, by `monitor.decide()`.
+        guards: those of the monitor that is made. A Trainer does what they decide, as far as
+            docs/guards-frameworks.md says. A loop with Accelerate asks for it, by `monitor.decide()`.
     """
     if hasattr(target, "init_trackers"):
         require("accelerate", "accelerate")

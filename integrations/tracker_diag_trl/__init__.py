@@ -63,7 +63,8 @@ def attach(
         monitor: by default one is made that knows the trainer's settings, its clip range and all its processes. It
             writes to the trackers that the trainer starts. In either case it is closed when training ends, just before
             these are. A second `train()` has one of its own, unless you pass one.
-        guards: those of the monitor that is made; the trainer does what they decide, as far as docs/guards.md says.
+        guards: those of the monitor that is made; the trainer does what they decide, as far as
+            docs/guards-frameworks.md says.
         correct: name of the reward function that gives 1 for a right answer and 0 for a wrong one. Rules compare the
             reward with it.
     """

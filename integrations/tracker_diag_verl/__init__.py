@@ -12,7 +12,8 @@ counts to the driver.
 rLLM with verl as its backend is known too: its trainer logs through a `Tracking` of its own. A trajectory whose context
 was rewritten is in several rows there; which one comes first is not known, and they are of unknown context.
 
-For guards, name their file in a setting: `+tracker_diag.guards=guards.yaml`. docs/guards.md says which ones verl obeys.
+For guards, name their file in a setting: `+tracker_diag.guards=guards.yaml`.
+docs/guards-frameworks.md says which ones verl obeys.
 """
 
 import logging

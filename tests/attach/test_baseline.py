@@ -71,6 +71,13 @@ def test_only_an_ill_run_is_alarmed_and_only_by_earlier_ones(good, make_batch, p
     assert fired(run.diag.close()) == expected
 
 
+def test_a_tail_far_too_large_from_the_first_step_is_an_alarm_at_once(good, make_batch):
+    with Monitor(baseline=[read_run(good[0])]) as monitor:
+        train(monitor, make_batch, 7, 1.5, range(12))
+    assert not +monitor.health
+    assert ("POL001", "post_tool", 3) in fired(monitor.summary())
+
+
 @pytest.mark.nightly
 def test_more_runs_tell_what_one_alone_does_not(good, make_batch):
     for baseline, result in ((good[:1], False), (good, True)):

@@ -49,6 +49,14 @@ def test_an_evaluation_that_follows_however_slowly_is_not_left_behind(every, noi
         assert max(map(len, behind.split()), default=0) * every < 20  # for as long as the rules ask
 
 
+@pytest.mark.parametrize("odd", [0.0, 2.8, 3.6])
+def test_one_odd_evaluation_at_the_ceiling_of_a_solved_task_is_no_gap(odd):
+    def solved(step):
+        return odd if step in {320, 360} else -3.6 if step < 40 else 4.0
+
+    assert not any(now and now.behind for now in course(saturating(-3, 3.8, 80), solved, noise=0.0, steps=400))
+
+
 def test_a_reward_that_climbs_back_after_harder_tasks_asks_nothing_of_the_evaluation():
     def harder(step):
         return (0.45 + 0.003 * step) if step < 100 else 0.45 + 0.0016 * (step - 100)

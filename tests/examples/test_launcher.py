@@ -1,4 +1,4 @@
-"""The launcher of docs/guards.md, as docs/guards_trl.py measures it: a real training of TRL that a guard stops."""
+"""The launcher of docs/guards-frameworks.md, as docs/guards_trl.py measures it: TRL's training, which a guard stops."""
 
 import hashlib
 import runpy

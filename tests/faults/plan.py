@@ -83,8 +83,9 @@ class Fault:
 def fault(name: str, where: str, right: str, onset: float = 0.0, **planted: Any) -> Fault:
     """A line of the table; `where` is trainer/task."""
     trainer, task = where.split("/")
-    if "rate_from" in planted:
-        right += " POL020"  # a rule that came later, and says just this
+    # Two rules that came later, and say just this.
+    right += " POL020" if "rate_from" in planted else ""
+    right += " EXP009" if "exploration_final_eps" in planted else ""
     return Fault(name, trainer, task, frozenset(right.split()), planted, onset)
 
 
@@ -249,10 +250,10 @@ class Planned:
 
 CONTROL = {"PPO", "A2C", "DQN", "SAC"}
 """Trainers of Stable-Baselines3."""
-FRESH_HEALTHY, FRESH_FAULTY = 10, 2
+FRESH_HEALTHY, FRESH_FAULTY = 10, 3
 """Runs of each trainer and task, and with each fault, that rules earn their record by."""
-FRESH_SUPERVISED = {"SFT": 72, "DPO": 72}
-"""The same of healthy runs without a reward. There are three such tasks, and a rule needs 200 healthy runs."""
+FRESH_MANY = {"SFT": 72, "DPO": 72, "DQN": 45}
+"""The same of healthy runs where some rules have an input that few trainers log. A rule needs 200 healthy runs."""
 
 
 def planned() -> list[Planned]:
@@ -274,7 +275,7 @@ def fresh(first_seed: int) -> list[Planned]:
     seen = [(trainer, task) for (trainer, task), half in HALVES.items() if half != "untouched"]
     runs: list[tuple[float, Planned]] = []
     for trainer, task in seen:
-        many = FRESH_SUPERVISED.get(trainer, FRESH_HEALTHY)
+        many = FRESH_MANY.get(trainer, FRESH_HEALTHY)
         runs += [
             (seed / many, Planned(trainer, task, first_seed + seed, None, seed % 2 == 0 and trainer in CONTROL))
             for seed in range(many)

@@ -56,6 +56,7 @@ TRAINING = (
     Metric("kl_target", "nat", "the KL that a controller or an early stop aims at", "neither"),
     Metric("kl_coefficient", "weight", "weight of the KL to the reference in loss or reward", "neither"),
     Metric("learning_rate", "rate", "learning rate of the policy", "neither", "log"),
+    _share("exploration_rate", "actions that are drawn at random, epsilon of DQN", "neither"),
     # Reward: its distribution over a batch, its parts, and what it should agree with.
     Metric("reward_std", "reward", "standard deviation of the rewards of a batch", "lower"),
     Metric("group_reward_std", "reward", "standard deviation within a prompt's samples, mean over prompts", "lower"),

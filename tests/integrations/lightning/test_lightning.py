@@ -309,7 +309,7 @@ def launched(folder, kept, resume, faults):
 @pytest.mark.parametrize("settings", [{"save_top_k": -1}, {"save_last": True}], ids=["all", "only the latest"])
 def test_a_launcher_resumes_from_the_verified_checkpoint_what_a_rollback_has_stopped(tmp_path, settings):
     resume, faults, first, kept_in = None, [{}, {"nan_from": 4}], None, tmp_path / "kept"
-    while True:  # as in docs/guards.md
+    while True:  # as in docs/guards-frameworks.md
         kept = Kept(kept_in, **settings)
         stopped = launched(tmp_path, kept, resume, faults.pop())
         if (resume := resume_from(kept_in)) is None:

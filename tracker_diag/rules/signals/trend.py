@@ -88,6 +88,8 @@ class Trend(Material, Lasting):
         if self.holds is None:
             have = len(self._means) * self._size + len(self._block) + len(self._early)
             return self._series.unknown(reason(Why.FEW_VALUES, have=have, needed=BLOCKS * self._size or FEWEST))
+        if not self._means:  # an earlier run answers for the first values
+            return self._series.reading(self.holds, self._series.now.value if self._series.now else None)
         onset = self._onset() if self.holds else None
         shown = self._series.reading(self.holds, self._means[-1], self._means[0], onset)
         return replace(shown, at=self._starts[0])
