@@ -93,7 +93,7 @@ def page(runs: list[Run], simulated: dict[str, Any]) -> str:
         "## What fired",
         "",
         "Rule and slice with the step of its alert (onset in brackets). A finding without visible harm is a note. It",
-        "becomes an alert once harm is seen. A dash: no alert.",
+        "becomes an alert once harm is seen. – means no alert.",
         "",
         "| arm | what changes | " + " | ".join(f"seed {seed}" for seed in SEEDS) + " |",
         "|---|---|" + "---|" * len(SEEDS),

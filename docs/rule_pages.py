@@ -1,28 +1,22 @@
 """The pages of rules, made from the catalogue: an index, a page for each rule, and what to log for them."""
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import get_args
-
-import yaml
-from pydantic import TypeAdapter
 
 from tracker_diag.metrics.alias_files import FOLDER, GENERIC, Aliases, load
 from tracker_diag.metrics.own import BY_CANARY, BY_INTEGRATION, SAMPLED
 from tracker_diag.metrics.registry import training
 from tracker_diag.report.blocks import bars, heights
 from tracker_diag.rules.cases import load_cases, series
-from tracker_diag.rules.compiled import CATALOG
-from tracker_diag.rules.conditions import words
+from tracker_diag.rules.conditions import signals_of
+from tracker_diag.rules.in_words import fires, parts, places, shown, spared
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
 from tracker_diag.rules.record import TIERS, records, tier_of, why
-from tracker_diag.rules.signals import AnySignal
-from tracker_diag.rules.signals.base import Signal
-from tracker_diag.rules.signals.often import Often
 
-DATA: TypeAdapter[Signal] = TypeAdapter(AnySignal)
 CASES = Path(__file__).parents[1] / "tests" / "rules"
 
 
@@ -40,17 +34,19 @@ def rules_page() -> str:
         "| warn | the update or the data is being harmed, or soon will be. Look today |",
         "| error | the outcome is harmed: reward or evaluation has lost what it had gained |",
         "",
-        "Findings that belong together are one incident, with one alert. The tier says how far runs made after the",
-        "rule's last change back an alarm.",
+        "Findings that belong together are one incident, with one alert. An incident becomes an *error* if reward or",
+        "evaluation falls after its cause. The tier says how well a rule has been tested since its last change:",
         "",
         "| tier | meaning |",
         "|---|---|",
         "| fact | it cannot be a false alarm |",
-        "| measured | it found its pathology in 5 runs of 2 tasks or more. At most 1 % of 200 healthy runs alarmed |",
-        "| candidate | neither. Alone it gives a note. In an incident of another rule it counts as any other |",
+        "| measured | it found its fault in 5 runs of 2 tasks, and alarmed in at most 1 % of 200 healthy runs |",
+        "| candidate | not tested well enough. By itself, it is a note. In an incident of another rule, it counts |",
         "",
-        "[The last table](#the-record-of-each-rule) says what each candidate lacks. Your own rules have the severity",
-        "that you write: [rules of your own](../own-rules.md).",
+        "A low number of true findings means that a rule misses many runs with its fault. Another rule may name them.",
+        "[The last table](#the-record-of-each-rule) has these numbers, and says what each candidate lacks.",
+        "[How it works](../how.md#which-rules-may-alarm) has the limit on all rules together. Your own rules have the",
+        "severity that you write: [rules of your own](../own-rules.md).",
         "",
     ]
     for link in get_args(Link):
@@ -79,14 +75,13 @@ def rule_page(rule: Rule) -> str:
     """The page of one rule."""
     suppressed = ", ".join(f"[{other}]({other}.md)" for other in rule.inhibits) or "none"
     leads = ", ".join(f"[{other}]({other}.md)" for other in rule.leads_to) or "none"
-    steps = f"{rule.for_steps} step{'s' if rule.for_steps > 1 else ''}"
-    pairs = f" It reads the pairs {', '.join(rule.pairs)} on {', '.join(rule.slices)}." if rule.pairs else ""
-    conditions = [*rule.signals.items()]
+    quiet = " By itself, it raises no alert." if tier_of(rule) == "candidate" and rule.severity != "info" else ""
+    link = rule.link.replace("_", " ")
     return "\n".join(
         [
             f"# {rule.id} {rule.name}",
             "",
-            f"**{rule.title}.** {rule.severity}, {rule.status}, link {rule.link.replace('_', ' ')}.",
+            f"**{rule.title}.** Severity: {rule.severity}. Tier: [{tier_of(rule)}](README.md). Checks: {link}.{quiet}",
             "",
             *_part("What it detects", [_detects(rule)]),
             *_part("Why it matters", [" ".join(rule.rationale.split())]),
@@ -96,16 +91,9 @@ def rule_page(rule: Rule) -> str:
             *_inputs(rule),
             "## Settings",
             "",
-            f"It fires after {steps} in which {words(rule.when)}.{pairs}",
-            *([f"It is a note while {words(rule.harmless)}."] if rule.harmless else []),
+            *_settings(rule),
+            "[Signals](../own-rules.md#signals) explains verbs such as `rises`.",
             "",
-            *(f"- `{name}`: {_condition(rule, name, signal)}" for name, signal in conditions),
-            "",
-            *(
-                [*(f"- `{name}`: {words(ways)}" for name, ways in rule.predicates.items()), ""]
-                if rule.predicates
-                else []
-            ),
             f"Suppresses: {suppressed}. Leads to: {leads}.",
             "",
             *_part("Record of alarms", [f"{why(rule).capitalize()}."]),
@@ -150,8 +138,13 @@ def _curve(values: list[float]) -> str:
 
 def _inputs(rule: Rule) -> list[str]:
     """What it needs to see, and which trainers log it."""
+    asked = _deciding(rule)
     rows: list[str] = []
+    evidence: list[str] = []
     for name in sorted({ref.metric for ref in rule.series() if ref.metric}):
+        if name not in asked:
+            evidence.append(f"`{name}`")
+            continue
         metric = training(name)
         givers = [file.framework for file in alias_files() if name in file.metrics and file.framework != GENERIC]
         given = [f"`samples` with {SAMPLED[name]}"] if name in SAMPLED else []
@@ -159,12 +152,55 @@ def _inputs(rule: Rule) -> list[str]:
         given += [f"the integration of {BY_INTEGRATION[name]}"] if name in BY_INTEGRATION else []
         given += [f"logs of {', '.join(givers)}"] if givers else []
         rows.append(f"| `{name}` | {metric.unit} | {_cell(metric.meaning)} | {'; '.join(given) or NOBODY} |")
-    slices = {ref.slice for ref in rule.series() if ref.stat and ref.slice and ":" in ref.slice}
-    dimensions = sorted({name.partition(":")[0] for name in slices})
-    needs = [f"`observe` with {' and '.join(f'`{dimension}`' for dimension in dimensions)}."] if dimensions else []
     table = ["| metric | unit | what it is | logged by |", "|---|---|---|---|", *rows] if rows else []
-    heading = "What it needs to see"
-    return [*_part(heading, table), *_part("" if rows else heading, needs)]
+    also = f"If they are logged, it also shows {', '.join(evidence)}." if evidence else ""
+    blocks = [block for block in (_tensors(rule), "\n".join(table), also) if block]
+    return _part("What it needs to see", ["\n\n".join(blocks)])
+
+
+def _deciding(rule: Rule) -> set[str]:
+    """The metrics that decide whether it fires, and whether that is a note."""
+    ways = (*rule.when, *rule.harmless)
+    signals = (rule.signals[name] for name in signals_of(ways, rule.predicates))
+    read = {ref.metric for signal in signals for ref in signal.refs() if ref.metric}
+    return read | {name for way in ways for name in way.needs}
+
+
+def _settings(rule: Rule) -> Iterator[str]:
+    """When it fires, when it is only a note, its named parts, and what is shown as evidence alone."""
+    ways, read = fires(rule), places(rule)
+    steps = f"for {rule.for_steps:,} steps" if rule.for_steps > 1 else "at a step"
+    pairs = f" It reads the pairs {read}." if read else ""
+    if len(ways) == 1:
+        yield f"It fires if this holds {steps}: {_linked(ways[0])}.{pairs}"
+    else:
+        yield f"It fires if any of these holds {steps}.{pairs}"
+        yield ""
+        yield from (f"{i}. {_linked(text[:1].upper() + text[1:])}." for i, text in enumerate(ways, 1))
+    blocks = [f"It is a note, {_linked(spared(rule))}."] if rule.harmless else []
+    blocks += ["\n".join(f"- {name}: {_linked(text)}." for name, text in parts(rule))] if rule.predicates else []
+    blocks += [f"Shown as evidence, and not asked for: {_linked(', '.join(shown(rule)))}."] if shown(rule) else []
+    for block in blocks:
+        yield f"\n{block}"
+    yield ""
+
+
+def _linked(text: str) -> str:
+    """`text` with a link for each rule."""
+    known = {rule.id for rule in catalog()}
+    return re.sub(r"\b[A-Z]{3}\d{3}\b", lambda it: f"[{it[0]}]({it[0]}.md)" if it[0] in known else it[0], text)
+
+
+def _tensors(rule: Rule) -> str:
+    """What `observe` must be given."""
+    if not rule.pairs:
+        return ""
+    pairs = "; or ".join(f"{PAIRS[pair]} (`{pair}`)" for pair in rule.pairs)
+    named = {ref.slice for ref in rule.series() if ref.stat and ref.slice} | {*rule.slices}
+    of_masks = " Masks must show where tool results are." if named & {"text_only", "post_tool"} else ""
+    dimensions = sorted({name.partition(":")[0] for name in named if ":" in name})
+    more = f" Pass also {' and '.join(f'`{dimension}`' for dimension in dimensions)}." if dimensions else ""
+    return f"[`observe`](../inputs.md) with {pairs}.{of_masks}{more}"
 
 
 NOBODY = "no trainer: log it under this name"
@@ -174,35 +210,6 @@ def _part(heading: str, lines: Iterable[str]) -> list[str]:
     """Lines under a heading; neither, if there are no lines."""
     full = [line for line in lines if line]
     return [*([f"## {heading}", ""] if heading else []), *full, ""] if full else []
-
-
-def _condition(rule: Rule, name: str, signal: Signal) -> str:
-    """The condition as the rule's file has it where that is a sentence, such as `reward > 0.2`; else its fields."""
-    own, shared = (signals_written(file).get(name) for file in (f"{rule.id}.yaml", "_shared.yaml"))
-    text = own or shared
-    return f"`{text.replace(' above ', ' > ').replace(' below ', ' < ')}`" if isinstance(text, str) else _signal(signal)
-
-
-@cache
-def signals_written(file: str) -> dict[str, object]:
-    """The signals of a file of the catalogue, as they are written there."""
-    signals: dict[str, object] = yaml.safe_load((CATALOG / file).read_text(encoding="utf-8")).get("signals") or {}
-    return signals
-
-
-def _signal(signal: Signal) -> str:
-    if isinstance(signal, Often):
-        anew = ", counted as separate events" if signal.anew else ""
-        return f"at {signal.count} or more of the last {signal.steps} values{anew}: {_signal(signal.signal)}"
-    parts = DATA.dump_python(signal, exclude_none=True, exclude_defaults=True, mode="json")
-    fields = ", ".join(f"{name} {_value(value)}" for name, value in parts.items())
-    return f"{getattr(signal, 'kind', '')}" + (f" of {fields}" if fields else "")
-
-
-def _value(value: object) -> str:
-    if isinstance(value, dict) and value.keys() <= {"stat", "metric", "slice", "pair"}:
-        return f"`{'/'.join(str(value[key]) for key in ('pair', 'slice', 'stat', 'metric') if key in value)}`"
-    return f"`{', '.join(dict.fromkeys(map(str, value))) if isinstance(value, list) else value}`"
 
 
 def _cell(text: str) -> str:

@@ -41,11 +41,16 @@ class StepError(DiagError, ValueError):
     """A step that goes backwards. Its metrics are left out, and `diag/health/late_steps` counts it."""
 
 
+MOST_NAMED = 40
+"""Names that a message lists; of more, the first and the last."""
+
+
 class UnknownName(DiagError, ValueError):
-    """A pair, slice, rule or metric that does not exist; the message lists those that do."""
+    """A pair, slice, rule or metric that does not exist; the message lists those that do, or some of many."""
 
     def __init__(self, what: str, given: str, known: tuple[str, ...]) -> None:
-        super().__init__(f"{what}: {given!r} given, expected one of {', '.join(known)}{nearest(given, known)}")
+        few = known if len(known) <= MOST_NAMED else (*known[:3], "…", known[-1])
+        super().__init__(f"{what}: {given!r} given, expected one of {', '.join(few)}{nearest(given, known)}")
 
 
 class RuleError(DiagError, ValueError):

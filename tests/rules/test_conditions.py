@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.records import Scalar
-from tracker_diag.rules.conditions import Judgement, Way, Ways, signals_of, words
+from tracker_diag.rules.conditions import Judgement, Ways, signals_of
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import SeriesRef
@@ -150,11 +150,6 @@ def test_what_is_logged_is_saved():
     assert after.states() == {"ZZZ001": "firing"}
 
 
-def test_ways_in_words():
+def test_signals_of_ways_are_named_once():
     ways = WAYS.validate_python(["a", {"all": ["b", {"any": ["c", "d"]}], "needs": ["kl"], "unless": ["e", "f"]}])
-    assert words(ways) == "a; or b and (c or d) where kl is logged, unless e or f"
-    assert (
-        words((Way(unless=("a",), without=("kl", "loss")),))
-        == "where kl is not logged and loss is not logged, unless a"
-    )
     assert signals_of(ways, {"b": WAYS.validate_python(["a", "x"])}) == ("a", "x", "c", "d", "e", "f")

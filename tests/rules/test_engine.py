@@ -54,6 +54,14 @@ def test_pending_then_firing_then_resolved():
     assert finding.summary == "reward 0.0 on all"
 
 
+def test_the_first_findings_of_many_stay():
+    engine = Engine([rule(for_steps=1)])
+    run(engine, [0, 1] * 1500)
+    fired = [finding.fired for finding in engine.findings]
+    assert fired[:500] == [*range(0, 1000, 2)]
+    assert (len(fired), fired[-1]) == (1001, 2998)
+
+
 OFTEN = {"kind": "often", "signal": LOW, "count": 3, "steps": 5}
 
 

@@ -190,8 +190,8 @@ def test_bad_input_is_one_line_that_names_the_place(tmp_path, name):
         ("wandb:only/two", "wandb:only/two: expected wandb:<entity>/<project>/<run>"),
         ("wandb:", "wandb: no such file or folder"),
         ("trackio:project", "trackio:project: expected trackio:<project>/<run>"),
-        ("mlflow:x@sqlite:///none.db", "mlflow:x@sqlite:///none.db: no SQLite file none.db"),
-        ("mlflow:x@none", "mlflow:x@none: no folder none"),
+        ("mlflow:x@sqlite:///none.db", "mlflow:x@sqlite:///none.db: no SQLite file none.db; add @<tracking uri> "),
+        ("mlflow:x@none", "mlflow:x@none: no folder none; add @<tracking uri> "),
         (".", ".: no run in this folder: no event files, no .wandb file, none of trainer_state.json"),
     ],
 )  # fmt: skip

@@ -133,6 +133,7 @@ ROWS = [
     }
     for i in range(5)
 ]
+SECOND = [{"_step": 0, "diag/step": 20, "diag/policy/all/p95": 0.2}]
 METRICS = [{"1": "train/global_step"}, {"2": "*", "5": 1}]
 RUN = {
     "id": "x", "name": "r", "displayName": "nice", "state": "finished", "projectId": "1", "historyLineCount": 5,
@@ -153,16 +154,18 @@ class Finished(Stub):
             others = {"y": {"config": '{"diag_of": {"value": "x"}}'}, "z": {"state": "running"}}
             summary = json.dumps({"_step": 4, "_timestamp": 1004.5})
             nodes = [RUN | {"summaryMetrics": summary}, *(RUN | {"name": run} | more for run, more in others.items())]
+            nodes = nodes[1:2] if "diag_of" in given["filters"] else nodes
             page = {"endCursor": None, "hasNextPage": False}
             runs = {"edges": [{"node": node, "cursor": node["name"]} for node in nodes], "pageInfo": page}
             return {"project": {"internalId": "1", "runCount": 3, "readOnly": True, "runs": runs}}
-        if given.get("name", given.get("run", given.get("runName"))) != "r":
+        asked = given.get("name", given.get("run", given.get("runName")))
+        if asked not in {"r", "y"}:
             return {"project": {"run": None}}
         run = {
             "Run": RUN,
             "RunHistoryKeys": {"historyKeys": KEYS},
             "RunParquetHistory": {"parquetHistory": {"parquetUrls": [], "liveData": []}},
-            "HistoryPage": {"history": [json.dumps(row) for row in ROWS]},
+            "HistoryPage": {"history": [json.dumps(row) for row in (ROWS if asked == "r" else SECOND)]},
         }
         return {"project": {"run": run[name]}}
 
@@ -207,6 +210,7 @@ def test_an_online_run(server, tmp_path):
     assert list(rows) == [0, 10, 20, 30, 40]
     assert rows[10] == {"train/reward": 0.5, "train/global_step": 10.0, "kl": 0.1}
     assert math.isnan(rows[20]["kl"])
+    assert rows[20]["diag/policy/all/p95"] == 0.2, "the run next to it is read too"
     assert config == {"lr": 1e-4}
     assert seconds == {0: 0.0, 10: 1.0, 20: 2.0, 30: 3.0, 40: 4.0}
     assert notes == ("steps are those of train/global_step, not W&B's count of rows",)

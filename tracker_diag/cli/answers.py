@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import UnknownName
-from tracker_diag.rules.conditions import words
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.in_words import fires
 from tracker_diag.rules.incidents import Incident
 from tracker_diag.rules.loader import in_force
 from tracker_diag.rules.triage import Summary
@@ -165,7 +165,7 @@ def rule_answer(rule: str) -> str:
         **_fields(asked, "title", "severity", "link"),
         "detects": asked.description,
         "why": asked.rationale,
-        "holds_if": words(asked.when),
+        "holds_if": "; or ".join(fires(asked)).replace("`", ""),
         "for_steps": asked.for_steps,
         "do": list(asked.remedy),
         "wrong_if": list(asked.false_positives),

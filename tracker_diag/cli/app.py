@@ -21,7 +21,7 @@ from tracker_diag.cli.skill import skill_app
 from tracker_diag.cli.watch import watch
 
 app = typer.Typer(
-    help="See which slice of an agent-RL run becomes unstable, which link broke first, and what to do.",
+    help="See which slice of an agent-RL run becomes unstable, which part of training broke first, and what to do.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -16,7 +16,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="A B [C]...",
-            help="Runs as `diagnose` takes them; the first is the reference. Commas join seeds of an arm: A1,A2 B1,B2.",
+            help="Runs as `diagnose` takes them; the first is the reference. Commas join seeds: A1,A2 B1,B2.",
         ),
     ],
     *,

@@ -17,10 +17,10 @@ def flush(
     seconds: Annotated[float, typer.Option(min=1, help="Seconds for each journal.")] = 60.0,
     to: Annotated[
         str | None,
-        typer.Option(help="The MLflow server that may get your credentials; MLFLOW_TRACKING_URI by default."),
+        typer.Option(help="Send credentials only to this MLflow server; MLFLOW_TRACKING_URI by default."),
     ] = None,
 ) -> None:
-    """Send the tracker what a run has left unsent."""
+    """Send its tracker what a run could not send before it ended."""
     from tracker_diag.health import folder as default
     from tracker_diag.trackers.delivery.deliver import deliver
 

@@ -1,5 +1,6 @@
 """`tracker-diag rules`: the rules in force, and the tools to write your own."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ from tracker_diag.cli.options import Which, refuse, refusing
 from tracker_diag.errors import RuleError, nearest
 from tracker_diag.report.console import Terminal, labelled
 from tracker_diag.rules.cases import check_rule, load_cases
-from tracker_diag.rules.conditions import words
+from tracker_diag.rules.in_words import fires, parts, shown, spared
 from tracker_diag.rules.loader import chosen, in_force, load_rules
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.model import schema as rule_schema
@@ -62,18 +63,24 @@ def show(
     Terminal().print(rows)
 
 
+def plain(text: str) -> str:
+    """`text` for a terminal, where names need no marks."""
+    return re.sub(r"(?<!`)\*([\w ]+)\*", r"\1", text).replace("`", "")
+
+
 def page(rule: Rule) -> dict[str, str]:
     """What a person should know of `rule`, heading by heading; what it does not say is left out."""
     read = sorted({ref.metric or f"{ref.stat} of {ref.slice or 'the slice'}" for ref in rule.series()})
     facts = {
         "rule": f"{rule.id} {rule.name}",
         "says": rule.title,
-        "severity": f"{rule.severity}, {rule.status}, link {rule.link}",
+        "severity": f"{rule.severity}, link {rule.link}",
         "evidence": "" if rule.own else why(rule),
         "detects": rule.description.strip().removeprefix("Detects "),
         "harms": rule.rationale.strip(),
-        "holds if": words(rule.when),
-        "only info": f"while {words(rule.harmless)}" if rule.harmless else "",
+        "fires if": plain("\n".join(["; or\n".join(fires(rule)), *(f"{name}: {text}" for name, text in parts(rule))])),
+        "note": plain(spared(rule)) if rule.harmless else "",
+        "shows": plain(", ".join(shown(rule))),
         "reads": ", ".join(read) or "every metric",
         "do": "\n".join(f"{i}. {text}" for i, text in enumerate(rule.remedy, 1)),
         "false if": "\n".join(rule.false_positives),

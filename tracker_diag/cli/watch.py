@@ -47,7 +47,8 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Look once, for cron; the next watch repeats no alert.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write the table to a self-contained page that reloads.")] = None,
     state: Annotated[
-        Path | None, typer.Option(help="Folder for what was sent; in TRACKER_DIAG_DIR or .tracker_diag by default.")
+        Path | None,
+        typer.Option(help="Folder that remembers which alerts were sent. By default, it is in TRACKER_DIAG_DIR."),
     ] = None,
     false_alarm_in: FalseAlarmIn = 100.0,
     rules: Which = None,

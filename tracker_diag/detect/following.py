@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracker_diag.detect.means import BlockMeans
-from tracker_diag.detect.noise import centred, deviation_of, noise_of
+from tracker_diag.detect.noise import noise_of
 from tracker_diag.detect.scan import chance
 from tracker_diag.stats.arrays import Float64Array
 
@@ -97,8 +97,8 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     rewards = (sums[stops] - sums[starts]) / (stops - starts)
     # The largest of n normal values is about √(2 ln n) standard deviations off: there are as many earlier levels.
     sure = math.sqrt(2 * math.log(n)) * (1 + FEW / n)
-    # Most evaluations of a solved task are equal, and a single one is far off. The changes hardly show that.
-    noise = max(noise_of(y), deviation_of(centred(y[-width:])))
+    # Most evaluations of a solved task are equal, and a single one is far off.
+    noise = max(noise_of(y), noise_of(y[-width:], trimmed=False))
     error = sure * noise * math.sqrt(2 / width)
     rows = np.minimum(stops - starts, stops[-1] - starts[-1])
     unsure = chance(x) * np.sqrt(2 / rows)[earlier]

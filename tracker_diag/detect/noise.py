@@ -35,10 +35,15 @@ def error_of_difference(sigma: float, phi: float, width: int) -> float:
     return sigma * math.sqrt(2 * min((1 + phi) / (1 - phi) / width, 1.0))
 
 
-def noise_of(y: Float64Array) -> float:
-    """Standard deviation of a value about a level that changes steadily, from the second differences."""
+def noise_of(y: Float64Array, *, trimmed: bool = True) -> float:
+    """Standard deviation of a value about a level that changes steadily, from the second differences.
+
+    `trimmed`: without the largest of them, which a jump makes, or a single odd value.
+    """
     change = y[1:] - y[:-1]
-    return _spread(change[1:] - change[:-1]) / math.sqrt(6)
+    second = change[1:] - change[:-1]
+    size = _spread(second) if trimmed else math.sqrt(float(np.add.reduce(second * second)) / len(second))
+    return size / math.sqrt(6)
 
 
 def _spread(changes: Float64Array) -> float:

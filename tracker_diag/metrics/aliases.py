@@ -99,8 +99,8 @@ def recognise(keys: Iterable[str]) -> str | None:
 def key_map(keys: Iterable[str], framework: str | None = None, evaluation: str = "") -> KeyMap:
     """What `keys` stand for, in `framework` if given, else in the one that they are recognised as.
 
-    Of several evaluations one is `eval_score`: the key `evaluation`, else the first that is no mean reward. The
-    others are `evaluation:<key>`.
+    Of several evaluations one is `eval_score`: the key `evaluation`, else one that is no mean reward, in the order of
+    the framework's table. The others are `evaluation:<key>`.
 
     Raises:
         UnknownName: there are no aliases for `framework`.

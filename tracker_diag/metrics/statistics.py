@@ -112,7 +112,7 @@ _TABLE = (
         logged=(*CONTEXT, ALL), chart="Tails",
     ),
     _quantile(
-        "p95_step", 0.95, "p95 of this step's tokens alone, or of as many last steps' as it needs: what detectors read",
+        "p95_step", 0.95, "p95 of this step's tokens; with fewer than 50, of some steps before too. Detectors read it",
         logged=CONTEXT, of_step=True, in_page=False, needs=STEP_TOKENS,
     ),
     Statistic(
@@ -180,7 +180,7 @@ _TABLE = (
     ),
     Statistic(
         name="pareto_k_sequence", unit="shape", worse="higher", samples=SEQUENCES, needs=MIN_SEQUENCES,
-        meaning="Pareto k̂ of the sequences' weights; of a good token k̂ no proof",
+        meaning="Pareto k̂ of the sequences' weights; it may be bad where the tokens' k̂ is good",
         value=lambda window: pareto_k_of(window.sequence_counts),
     ),
     Statistic(

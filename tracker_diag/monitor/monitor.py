@@ -63,8 +63,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
         algorithm: what is trained with, for the limits that depend on it; what `config` or the metrics' names tell by
             default.
-        evaluation: key of the evaluation that counts, where several are logged; by default the first that is no
-            mean reward.
+        evaluation: key of the evaluation that counts, where several are logged; by default one that is no
+            mean reward, in the order of the framework's table.
         essential_tools: tools without which tasks cannot be solved, for ENV002.
         baseline: finished runs that went well, of `read_run`; beyond their tails growth counts from the first step on.
         texts: whether completions given to `samples` may be shown in the tracker.

@@ -103,22 +103,6 @@ def signals_of(ways: Ways, predicates: Mapping[str, Ways]) -> tuple[str, ...]:
     return tuple(signals)
 
 
-def words(ways: Ways) -> str:
-    """`ways` in words: `a and (b or c), unless d; or e where kl is logged`."""
-    return "; or ".join(map(_words, ways))
-
-
-def _words(way: Way) -> str:
-    parts = [part if isinstance(part, str) else f"({' or '.join(part.any)})" for part in way.all]
-    text = " and ".join(parts)
-    for names, is_logged in ((way.needs, "is logged"), (way.without, "is not logged")):
-        if names:
-            text += f"{' ' if text else ''}where {' and '.join(f'{name} {is_logged}' for name in names)}"
-    if way.unless:
-        text += f"{', ' if text else ''}unless {' or '.join(way.unless)}"
-    return text
-
-
 class Judgement:
     """Ways and predicates over the signals of one place."""
 

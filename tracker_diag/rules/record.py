@@ -126,6 +126,6 @@ def why(rule: Rule) -> str:
         lacking = "the rule has changed since its record" if has_changed else "no run of the record has its inputs"
         return tier if tier == "fact" else f"{tier}: {lacking}"
     if rule.id in records().demoted:
-        return f"{tier}: {record}, too often for all loud rules together"
+        return f"{tier}: {record}; with it, all rules together alarm too often"
     needs = f"; it needs {', '.join(record.needs)}" if tier == "candidate" else ""
     return f"{tier}: {record}{needs}"

@@ -27,8 +27,8 @@ from tracker_diag.rules.signals.threshold import Threshold
 
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
 
-PAST = 100
-"""The most findings that are kept for one rule, pair and slice."""
+PAST = 1000
+"""The most findings that are kept for one rule, pair and slice: the first half of them, and the last."""
 
 FEWEST_MISSED = 3
 """A rule may always miss this many steps in a row without being blind."""
@@ -219,7 +219,9 @@ class Watch(Saved):
         if not dated and not self._was_false:
             self._since = min([self._since, *self._levels_began()])
         if self.finding and self.finding.state == "resolved":
-            self.past = [*self.past[1 - PAST :], self.finding]
+            if len(self.past) == PAST:
+                del self.past[PAST // 2]
+            self.past.append(self.finding)
         # The condition holds since the last of its parts began. A new finding cannot begin before the last one ended.
         over = [finding.resolved for finding in self.past[-1:] if finding.resolved is not None]
         onset = max([min(self._since, max(dated, default=self._since)), *over])

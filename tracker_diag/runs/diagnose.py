@@ -125,8 +125,8 @@ def diagnose(
 
     `run` is what `read_run` gives or takes: a path, a source, a data frame or a list of rows. `rules`, `catalog` and
     the dial are as in `Monitor`.
-    `evaluation` is the key of the evaluation that counts, where the run logs several; by default the first
-    that is no mean reward.
+    `evaluation` is the key of the evaluation that counts, where the run logs several; by default one
+    that is no mean reward, in the order of the framework's table.
     `acknowledged` has the rules whose incidents you know of, each with the reason. So does a setting or tag
     `diag.acknowledged.RULE` of the run. These incidents stay listed; advice and `level` leave them out.
     `underway`: more rows will come. The run is judged as a `Monitor` would judge it, and not by its length.

@@ -30,7 +30,7 @@ def kind_of(file: Path) -> str:
     """What reads it, as `FILES` in `open` has it."""
     head = head_of(file)
     if not head.strip():
-        raise SourceError(f"{file}: the file is empty")
+        raise SourceError(f"{file}: the file is empty; has the run logged anything yet?")
     ending = ".tfevents" if "tfevents" in file.name else file.suffix.lower()
     kind = _kind(file, head, ending)
     if kind == "console" and ending in NAMED:  # which is what is left when nothing else was recognised

@@ -66,7 +66,7 @@ def read_objects(
         try:
             row = _json(line)
         except (ValueError, RecursionError) as error:
-            yield at, SourceError(f"{file}:{at}: no JSON object: {one_line(error)}"), ended
+            yield at, SourceError(f"{file}:{at}: no JSON object: {_said(error)}"), ended
             continue
         wrong = f"{file}:{at}: {type(row).__name__} given, expected a JSON object"
         yield at, row if isinstance(row, dict) else SourceError(wrong), ended
@@ -97,6 +97,13 @@ def read_document(file: Path) -> tuple[Any, str]:
         if isinstance(last, list):
             del last[-1:]
     return document, wrong
+
+
+def _said(error: Exception) -> str:
+    """What is wrong with a line. Its own number is known; json counts lines too, from 1."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos + 1}; correct or remove the line"
+    return one_line(error)
 
 
 def _json(text: str) -> Any:

@@ -30,6 +30,8 @@ ACKNOWLEDGED = "diag.acknowledged."
 """Begins the tags by which a person says that she knows of what a rule has found; see `rules.acknowledged`."""
 UNDERWAY = {"RUNNING", "SCHEDULED"}
 MISSING = "RESOURCE_DOES_NOT_EXIST"
+ELSEWHERE = "add @<tracking uri> to the source, or set MLFLOW_TRACKING_URI"
+"""What to do if MLflow's store is not where it is looked for."""
 PAGE = 1000
 """Runs of an experiment that are asked for at once."""
 
@@ -165,11 +167,11 @@ def _local(uri: str, source: str) -> bool:
     parts = urlsplit(uri)
     file = Path(unquote(uri.removeprefix("sqlite:///").partition("?")[0]))
     if parts.scheme == "sqlite" and not file.is_file():
-        raise SourceError(f"{source}: no SQLite file {file}")
+        raise SourceError(f"{source}: no SQLite file {file}; {ELSEWHERE}")
     folder = Path(unquote(parts.path) if parts.scheme else uri)
     is_folder = parts.scheme in {"", "file"}
     if is_folder and not folder.is_dir():
-        raise SourceError(f"{source}: no folder {folder}")
+        raise SourceError(f"{source}: no folder {folder}; {ELSEWHERE}")
     return is_folder
 
 

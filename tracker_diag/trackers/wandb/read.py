@@ -13,7 +13,7 @@ from tracker_diag.trackers.keys import clock_of, flat, integer
 from tracker_diag.trackers.rows import Rows
 from tracker_diag.trackers.tracker import Address
 from tracker_diag.trackers.wandb.rows import STEP, Axis
-from tracker_diag.trackers.wandb.summary import MORE, OF
+from tracker_diag.trackers.wandb.summary import OF
 
 TIMEOUT = 10
 """Seconds that each request to the server may take."""
@@ -36,29 +36,22 @@ def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> 
             axis.put_record(rows, row)
             if progress and isinstance(at := row.get("_step"), int):
                 progress(min((at + 1) / count, 1.0))
-        if MORE in run.summary:
-            for other in api.runs(f"{run.entity}/{run.project}", filters={f"config.{OF}": run.id}):
-                for row in other.scan_history():
-                    axis.put_diagnostics(rows, row)
+        for other in api.runs(f"{run.entity}/{run.project}", filters={f"config.{OF}": run.id}):
+            for row in other.scan_history():
+                axis.put_diagnostics(rows, row)
         axis.note_on(rows)
         return rows.finish(source, dict(flat(run.config, ".")))
 
 
 def finished_address(name: str, source: str) -> Address:
-    """Where the diagnostics of the finished run `<entity>/<project>/<run>` go: a run next to it, the same each time.
-
-    From now on the summary of the run names the other one, so both are read.
-    """
+    """Where the diagnostics of the finished run `<entity>/<project>/<run>` go: a run next to it, the same each time."""
     with _asking(name, source) as api:
         run = api.run(name)
-        address = Address(
+        return Address(
             run=run.id, name=run.name or run.id, project=run.project, entity=run.entity,
             group=getattr(run, "group", None) or "", folder=str(Path.cwd()), mode="online", source=source,
             beside=f"{run.id}-diag-replay",
         )  # fmt: skip
-        if MORE not in run.summary:
-            run.summary.update({MORE: 0})
-        return address
 
 
 def list_wandb(name: str, source: str, *, project: bool = False) -> list[Listed]:

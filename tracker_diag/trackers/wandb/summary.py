@@ -18,9 +18,6 @@ from tracker_diag.trackers.tables import Tables
 from tracker_diag.trackers.tracker import RECORDS, End, Entry, Event, File, Standing, Tracker, Unavailable
 
 STEP = PREFIX + "step"
-MORE = PREFIX + "more"
-"""Key in the summary of your run: how many steps are in runs next to it."""
-
 OF = "diag_of"
 """Setting of the second run: the id of yours."""
 

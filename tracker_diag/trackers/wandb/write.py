@@ -45,7 +45,7 @@ from tracker_diag.trackers.tracker import (
 )
 from tracker_diag.trackers.wandb import listen
 from tracker_diag.trackers.wandb.read import finished_address, list_wandb, read_wandb_api
-from tracker_diag.trackers.wandb.summary import MORE, STEP, SummaryTracker, media
+from tracker_diag.trackers.wandb.summary import STEP, SummaryTracker, media
 
 ABOUT_THE_SERVER = ("API_KEY", "BASE_URL", "IDENTITY_TOKEN_FILE", "SILENT", "ERROR_REPORTING")
 SAME = {f"WANDB_{name}" for name in (*ABOUT_THE_SERVER, "CONFIG_DIR", "CACHE_DIR", "DATA_DIR")}
@@ -209,8 +209,6 @@ class WandbTracker(Tracker):
         self._rest.close()
         self._kept.close()
         if self._more:
-            with suppress(Exception):  # the run may be over
-                self.run.summary[MORE] = self._steps_more
             self._more.close(keep=True)
             self._bring(self._more.path)
             self._more = None

@@ -1,0 +1,218 @@
+"""The conditions of a rule as a person reads them: `entropy < 0.3` and `entropy` falls 3× in 100 values."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from tracker_diag.metrics.series import ANY
+from tracker_diag.rules.conditions import Way, signals_of
+from tracker_diag.rules.model import Rule
+from tracker_diag.rules.signals import AnySignal
+from tracker_diag.rules.signals.base import Signal
+
+_Data = Mapping[str, Any]
+_DATA: TypeAdapter[Signal] = TypeAdapter(AnySignal)
+
+NON_FINITE = {
+    "any": "a metric or a log-ratio is NaN or infinite",
+    "update": "a metric of the update, or a log-ratio, is NaN or infinite",
+    "beside_gradient": "one of these other than the gradient is NaN or infinite",
+    "gradient": "the gradient is NaN or infinite",
+    "rest": "another metric is NaN or infinite",
+}
+LONG_AGO = 1_000_000
+"""Steps from which on "in the last N steps" means "before"."""
+ORDINALS = ("", "second ", "third ", "fourth ", "fifth ")
+NO_CHANGE = 1e-6
+"""A change in a series' own unit that only says that there is one."""
+
+
+def fires(rule: Rule) -> list[str]:
+    """When `rule` fires: each way is enough."""
+    return [_way(rule, way) for way in rule.when]
+
+
+def spared(rule: Rule) -> str:
+    """When a finding of `rule` is only a note; empty where it never is."""
+    if all(way.unless and not (way.all or way.needs or way.without) for way in rule.harmless):
+        unless = [signal_in_words(rule, name) for way in rule.harmless for name in way.unless]
+        return f"unless {' or '.join(unless)}" if unless else ""
+    return "if " + "; or if ".join(_way(rule, way) for way in rule.harmless)
+
+
+def parts(rule: Rule) -> Iterator[tuple[str, str]]:
+    """The predicates that its ways name in italics, each with when it holds."""
+    for name, ways in rule.predicates.items():
+        yield _name(name), "; or ".join(_way(rule, way) for way in ways)
+
+
+def shown(rule: Rule) -> list[str]:
+    """Signals that it shows as evidence, and that decide nothing."""
+    decide = signals_of((*rule.when, *rule.harmless), rule.predicates)
+    return list(dict.fromkeys(signal_in_words(rule, name) for name in rule.signals if name not in decide))
+
+
+def places(rule: Rule) -> str:
+    """The pairs and slices that it reads; empty for a rule of metrics."""
+    if not rule.pairs:
+        return ""
+    slices = (f"each {name.removesuffix(':*')}" if name in ANY else name for name in rule.slices)
+    return f"{', '.join(rule.pairs)} on {', '.join(slices)}"
+
+
+def _name(predicate: str) -> str:
+    return f"*{predicate.replace('_', ' ')}*"
+
+
+def _way(rule: Rule, way: Way) -> str:
+    said = [_part(rule, part if isinstance(part, str) else part.any) for part in way.all]
+    text = " and ".join(said)
+    if way.unless:
+        unless = " or ".join(signal_in_words(rule, name) for name in way.unless)
+        text += f"{', but not if ' if text else 'not: '}{unless}"
+    asked = [f"`{name}` is logged" for name in way.needs] + [f"`{name}` is not logged" for name in way.without]
+    return text + (f"; only if {' and '.join(asked)}" if asked else "")
+
+
+def _part(rule: Rule, part: str | tuple[str, ...]) -> str:
+    if isinstance(part, str):
+        return signal_in_words(rule, part)
+    return f"({' or '.join(signal_in_words(rule, name) for name in part)})"
+
+
+def signal_in_words(rule: Rule, name: str) -> str:
+    """The signal called `name`; of a predicate its name."""
+    if name in rule.predicates:
+        return _name(name)
+    signal = rule.signals[name]
+    return _phrase(_DATA.dump_python(signal, exclude_none=True, mode="json") | {"kind": getattr(signal, "kind", "")})
+
+
+def _phrase(data: _Data) -> str:
+    return PHRASES[data["kind"]](data)
+
+
+def _ref(ref: _Data) -> str:
+    return "/".join(str(ref[part]) for part in ("pair", "slice", "stat", "metric") if part in ref)
+
+
+def _series(data: _Data) -> str:
+    over = f" / {_ref(data['relative_to'])}" if "relative_to" in data else ""
+    return f"`{_ref(data['series'])}{over}`"
+
+
+def _limit(limit: Any) -> str:
+    """A limit, or one for each algorithm: the usual one, and those that differ."""
+    if not isinstance(limit, Mapping):
+        return f"{limit:g}"
+    usual = limit["other"]
+    others = ", ".join(f"{algorithm}: {value:g}" for algorithm, value in limit.items() if value != usual)
+    return f"{usual:g}" + (f" ({others})" if others else "")
+
+
+def _beyond(data: _Data) -> str:
+    return f"> {_limit(data['above'])}" if "above" in data else f"< {_limit(data['below'])}"
+
+
+def _threshold(data: _Data) -> str:
+    return f"{_series(data)[:-1]} {_beyond(data)}`"
+
+
+def _ratio(data: _Data) -> str:
+    of = f"the {ORDINALS[data['largest'] - 1]}largest value of its baseline" if "largest" in data else "its baseline"
+    return f"{_series(data)} {_beyond(data)}× {of}"
+
+
+def _size(data: _Data) -> str:
+    if "factor" in data:
+        return f" {data['factor']:g}×"
+    return f" by {data['change']:g}" if data.get("change", 0) > NO_CHANGE else ""
+
+
+def _verb(data: _Data, rising: str, falling: str) -> str:
+    return falling if data["direction"] == "falling" else rising
+
+
+def _growth(data: _Data) -> str:
+    each = f", each step above {data['each']:g}× its baseline" if "each" in data else ""
+    anew = ", beyond earlier waves" if data["anew"] else ""
+    return f"{_series(data)} {_verb(data, 'grows', 'shrinks')}{_size(data)}{each}{anew}"
+
+
+def _trend(data: _Data) -> str:
+    return f"{_series(data)} {_verb(data, 'rises', 'falls')}{_size(data)} in {data['steps']} values"
+
+
+def _spike(data: _Data) -> str:
+    above = f", to more than {data['above']:g}" if "above" in data else ""
+    ever = ", further than ever before" if data["ever"] else ""
+    far = f"from the last {data['steps']} values, by {data['z']:g} robust deviations"
+    return f"{_series(data)} {_verb(data, 'jumps', 'drops')}{_size(data)} {far}{above}{ever}"
+
+
+def _often(data: _Data) -> str:
+    count, separate = data["count"], "separate " if data["anew"] else ""
+    times = "at least once" if count == 1 else f"{count} {separate}times"
+    return f"({times} in {data['steps']:,} values: {_phrase(data['signal'])})"
+
+
+def _correlation(data: _Data) -> str:
+    two = f"`{_ref(data['series'])}` and `{_ref(data['other'])}`"
+    return f"the correlation of {two} over {data['steps']} values is {_beyond(data)}"
+
+
+def _collapse(data: _Data) -> str:
+    lost = f"has lost {data['lost'] * 100:g} % of its gain" if data["lost"] else "has clearly fallen from its best"
+    return f"{_series(data)} {lost}"
+
+
+def _gain(data: _Data) -> str:
+    if data["never"]:
+        return f"{_series(data)} has never risen"
+    return f"{_series(data)} has {'surely ' * data['sure']}risen over the run"
+
+
+def _fired(data: _Data) -> str:
+    when = "before" if data["steps"] >= LONG_AGO else f"in the last {data['steps']} steps"
+    rules, several = ", ".join(data["rules"]), "one" if data["count"] == 1 else str(data["count"])
+    return f"{rules} fired {when}" if len(data["rules"]) == 1 else f"{several} of these fired {when}: {rules}"
+
+
+def _setting(data: _Data) -> str:
+    first, *others = data["keys"]
+    return f"`{first}`{' or another such setting' if others else ''}"
+
+
+def _config_is(data: _Data) -> str:
+    *values, last = dict.fromkeys(f"{value}".lower().removesuffix(".0") for value in data["values"])
+    return f"{_setting(data)} is {', '.join(values)}{' or ' if values else ''}{last}"
+
+
+def _in_range(data: _Data) -> str:
+    sign = "above" if "above" in data else "below"
+    ends = f"from `{_ref(data['lowest'])}` to `{_ref(data['highest'])}`"
+    return f"{_series(data)} is {sign} {data[sign] * 100:g} % of the range {ends}"
+
+
+PHRASES: Mapping[str, Callable[[_Data], str]] = {
+    "threshold": _threshold,
+    "baseline_ratio": _ratio,
+    "growth": _growth,
+    "trend": _trend,
+    "spike": _spike,
+    "stuck": lambda data: f"{_series(data)} stays within {data['within']:g} for {data['steps']} values",
+    "often": _often,
+    "correlation": _correlation,
+    "collapse": _collapse,
+    "gain": _gain,
+    "left_behind": lambda data: f"{_series(data)} stays behind `{_ref(data['other'])}`",
+    "fired": _fired,
+    "config_changed": lambda data: f"{_setting(data)} has changed",
+    "config_is": _config_is,
+    "in_range": _in_range,
+    "out_of_range": lambda data: f"{_series(data)} is off by {data['ranges']:g} times its whole range so far",
+    "non_finite": lambda data: NON_FINITE[data["which"]] + (f" after {data['after']} steps" if data["after"] else ""),
+    "missing_rank": lambda data: f"a rank has not reported for {data['steps']} steps",
+}
+"""Of each kind of signal."""
