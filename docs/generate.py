@@ -262,8 +262,7 @@ def _cell(text: str) -> str:
 
 
 def _table(metrics: tuple[Metric, ...], prefix: str) -> list[str]:
-    rows = [f"| `{prefix}{m.name}` | {m.unit} | {m.meaning} | {m.worse} |" for m in metrics]
-    rows = [row.replace("|r|", "\\|r\\|") for row in rows]
+    rows = [f"| `{prefix}{m.name}` | {m.unit} | {_cell(m.meaning)} | {m.worse} |" for m in metrics]
     return ["| name | unit | meaning | worse |", "|---|---|---|---|", *rows, ""]
 
 

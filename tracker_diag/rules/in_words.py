@@ -66,8 +66,8 @@ def _name(predicate: str) -> str:
 
 
 def _way(rule: Rule, way: Way) -> str:
-    said = [_part(rule, part if isinstance(part, str) else part.any) for part in way.all]
-    text = " and ".join(said)
+    conditions = [_part(rule, part if isinstance(part, str) else part.any) for part in way.all]
+    text = " and ".join(conditions)
     if way.unless:
         unless = " or ".join(signal_in_words(rule, name) for name in way.unless)
         text += f"{', but not if ' if text else 'not: '}{unless}"
@@ -120,8 +120,10 @@ def _threshold(data: _Data) -> str:
 
 
 def _ratio(data: _Data) -> str:
-    of = f"the {ORDINALS[data['largest'] - 1]}largest value of its baseline" if "largest" in data else "its baseline"
-    return f"{_series(data)} {_beyond(data)}× {of}"
+    divisor = (
+        f"the {ORDINALS[data['largest'] - 1]}largest value of its baseline" if "largest" in data else "its baseline"
+    )
+    return f"{_series(data)} {_beyond(data)}× {divisor}"
 
 
 def _size(data: _Data) -> str:
