@@ -92,7 +92,7 @@ def rule_page(rule: Rule) -> str:
             "## Settings",
             "",
             *_settings(rule),
-            "[Signals](../own-rules.md#signals) explains verbs such as `rises`.",
+            "[Signals](../own-rules.md#signals) explains verbs such as *rises*, and how to write a rule of your own.",
             "",
             f"Suppresses: {suppressed}. Leads to: {leads}.",
             "",
@@ -193,9 +193,10 @@ def _linked(text: str) -> str:
 
 def _tensors(rule: Rule) -> str:
     """What `observe` must be given."""
-    if not rule.pairs:
+    asked = rule.pairs or tuple(dict.fromkeys(ref.pair for ref in rule.series() if ref.stat and ref.pair))
+    if not asked:
         return ""
-    pairs = "; or ".join(f"{PAIRS[pair]} (`{pair}`)" for pair in rule.pairs)
+    pairs = "; or ".join(f"{PAIRS[pair]} (`{pair}`)" for pair in asked)
     named = {ref.slice for ref in rule.series() if ref.stat and ref.slice} | {*rule.slices}
     of_masks = " Masks must show where tool results are." if named & {"text_only", "post_tool"} else ""
     dimensions = sorted({name.partition(":")[0] for name in named if ":" in name})
