@@ -201,6 +201,10 @@ def test_what_the_diagnostics_log_is_never_read_back():
         ("eval/gsm8k/em/mean", "eval_score"),
         ("eval_exact_match_std", None),
         ("eval_rewards/length/mean", None),
+        ("Reward", "reward"),
+        ("Mean Reward", "reward"),
+        ("Critic/Loss", None),
+        ("Eval/Reward", "eval_score"),
         ("banana", None),
     ],
 )

@@ -178,7 +178,12 @@ class _Matcher:
         """With the canonical name of each, empty if it is ignored; patterns with most literal letters first."""
 
     def find(self, key: str, order: int) -> Mapped | None:
-        """What `key` means; `order`, its place in the run, decides between keys of one pattern."""
+        """What `key` means; `order`, its place in the run, decides between keys of one pattern.
+
+        Where no framework is known, capitals and blanks do not count: `Mean Reward` is `mean_reward`.
+        """
+        if self.file.framework == GENERIC:
+            key = key.lower().replace(" ", "_")
         forms = tuple(_forms((key,), self.file))
         if canonical(key) == key and key not in self._exact:
             return Mapped(key, rank=-1)

@@ -21,6 +21,7 @@ def run_of(tmp_path, lines):
         ("step: {0}, loss: nan, entropy: .25", {"loss": pytest.approx(float("nan"), nan_ok=True), "entropy": 0.25}),
         ("2026-01-01 10:00:00,123 - train - INFO - update {0} loss: 2.0 grad_norm: 1", {"loss": 2.0, "grad_norm": 1.0}),
         ('iteration={0} {{"mean_reward": 0.75, "kl": 0.01}}', {"mean_reward": 0.75, "kl": 0.01}),
+        ("[INFO] Episode {0} reward -20.5 eps 0.995 to 3", {"reward": -20.5}),
         ("global_step=1{0} truncated_rate=25% reward=1", {"truncated_rate": 0.25, "reward": 1.0}),
     ],
 )

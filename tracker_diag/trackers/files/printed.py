@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from tracker_diag.metrics.aliases import key_map
@@ -16,7 +17,11 @@ NUMBER = r"[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|nan|inf|NaN)"
 WORD = r"[A-Za-z_][\w./@]*"
 ITEM = re.compile(rf"(?:^|[\s|,;(\[{{'\"])({WORD}(?: {WORD}){{0,2}})['\"]?\s*[:=]\s*({NUMBER})(%?)(?=[\s|,;)\]}}]|$)")
 """`reward=0.5`, `Avg reward: 0.5`, `'reward': 0.5` or `acc: 12.5%`."""
+BARE = re.compile(rf"(?:^|[\s|,;(\[])({WORD})\s+({NUMBER})(?=[\s|,;)\]]|$)")
+"""`reward 0.5`, which counts only of a well-known name, in a line that has nothing of the other form."""
 STEP = re.compile(r"\b(?:step|iter|iteration|update)\b[\s:=#\[(]*(\d{1,18})\b", re.IGNORECASE)
+EPISODE = re.compile(r"\bepisode\b[\s:=#\[(]*(\d{1,18})\b", re.IGNORECASE)
+"""A step, if the line names no other."""
 PART = re.compile(r"(?<![\d/.])(\d{1,18})/(\d{1,18})(?![\d/.])")
 """`12/300`: a step of so many. Of several, such as an epoch and a step, the last one counts."""
 OF_EVALUATION = re.compile(r"(?<![\w./-])(?:eval|evaluation|val|validation)(?![\w./-])", re.IGNORECASE)
@@ -47,9 +52,10 @@ class PrintedLines:
         """Keep the numbers of `text`, and the step that comes before them."""
         values: dict[str, float] = {}
         begins = len(text)
-        for match in ITEM.finditer(text):
+        items = [(item, 100 if item[3] else 1) for item in ITEM.finditer(text)]
+        for match, unit in items or [(item, 1) for item in BARE.finditer(text) if _is_known(item[1].lower())]:
             begins = min(begins, match.start(1))
-            values.setdefault(match[1].lower().replace(" ", "_"), float(match[2]) / (100 if match[3] else 1))
+            values.setdefault(match[1].lower().replace(" ", "_"), float(match[2]) / unit)
         step = next((int(values.pop(name)) for name in STEPS if values.get(name, 0.5).is_integer()), None)
         if not values:
             return
@@ -119,9 +125,14 @@ class PrintedLines:
         return rows
 
 
+@lru_cache(1024)
+def _is_known(name: str) -> bool:
+    return bool(key_map([name]).mapped)
+
+
 def _step_in(text: str) -> int | None:
     """The step that `text` before the first number names."""
-    if named := STEP.findall(text):
+    if named := STEP.findall(text) or EPISODE.findall(text):
         return int(named[-1])
     parts = [int(at) for at, total in PART.findall(text) if 0 <= int(at) <= int(total) > 1]
     return parts[-1] if parts else None
