@@ -182,8 +182,9 @@ class _Matcher:
 
         Where no framework is known, capitals and blanks do not count: `Mean Reward` is `mean_reward`.
         """
-        if self.file.framework == GENERIC:
-            key = key.lower().replace(" ", "_")
+        return self._find(key.lower().replace(" ", "_") if self.file.framework == GENERIC else key, order)
+
+    def _find(self, key: str, order: int) -> Mapped | None:
         forms = tuple(_forms((key,), self.file))
         if canonical(key) == key and key not in self._exact:
             return Mapped(key, rank=-1)
