@@ -93,7 +93,7 @@ def page(runs: list[Run], simulated: dict[str, Any]) -> str:
         "## What fired",
         "",
         "Rule and slice with the step of its alert (onset in brackets). A finding without visible harm is a note. It",
-        "becomes an alert once harm is seen. – means no alert.",
+        "becomes an alert once harm is seen. – means no alert. A cell has its findings by onset.",
         "",
         "| arm | what changes | " + " | ".join(f"seed {seed}" for seed in SEEDS) + " |",
         "|---|---|" + "---|" * len(SEEDS),
@@ -107,13 +107,14 @@ def page(runs: list[Run], simulated: dict[str, Any]) -> str:
         "",
         "`drift-aware` is on-policy by construction, so its policy pair gives no signal. POL001, POL003 and POL004",
         f"are listed as blind, not as healthy, in {sum('POL001' in run['blind'] for run in by_arm['drift-aware'])}",
-        f"of {len(SEEDS)} runs.",
+        f"of {len(SEEDS)} runs. There, the fall of the reward (OUT001) alerts first in",
+        f"{sum(_first_rule(run) == 'OUT001' for run in by_arm['drift-aware'])} runs: the tail gives no lead.",
         "",
         "## Lead over other signals",
         "",
         "The first row has the step of the first alert. The other rows have signals that people watch: how many steps",
-        "later does *the same alarm* fire on them? The alarm is block CUSUM with the same settings. It reads the",
-        "signal's own series, averaged over eight steps. In reward, it ignores changes below 0.02. In loss and clip",
+        "later does *the same alarm* fire on them? The alarm is the [CUSUM](how.md#detectors), with the same settings. It",
+        "reads the signal's own series, averaged over eight steps. In reward, it ignores changes below 0.02. In loss and clip",
         "fraction, it ignores changes below 0.01.",
         "",
         "`never`: not within 300 steps. `no value`: the signal is not logged, or the pair gives no signal. `no",
@@ -144,6 +145,11 @@ def _alarmed(by_arm: dict[str, list[Run]], arms: tuple[str, ...], name: str | No
 
 def _first(run: Run) -> int | None:
     return min((finding["alerted"] for finding in run["findings"]), default=None)
+
+
+def _first_rule(run: Run) -> str:
+    first: str = min(run["findings"], key=lambda finding: finding["alerted"])["rule"]
+    return first
 
 
 def _lead_table(arm: str, runs: list[Run]) -> list[str]:
