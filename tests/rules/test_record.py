@@ -59,6 +59,15 @@ def test_the_weakest_record_is_demoted_first():
     assert demoted(corpora, records) == ("B",), "a large quiet corpus excuses no alarm in a small one"
 
 
+def test_a_rule_that_is_counted_later_must_fit_to_those_that_are_loud():
+    from record import Judged, demoted
+
+    healthy = [Judged("x", (), frozenset(loud), frozenset()) for loud in ({"A"}, {"B"}, {"B"}, *[set()] * 197)]
+    assert demoted({"x": healthy}, {"A": GOOD}) == ()
+    assert demoted({"x": healthy}, {"A": GOOD}, {"B"}) == ("A",)
+    assert demoted({"x": healthy[1:] + healthy[1:3]}, {"A": GOOD}, {"B"}) == (), "others stay loud"
+
+
 def test_a_page_says_what_a_rule_has_earned_or_lacks(given):
     assert why(given()) == "measured: alarmed in 2 of 200 healthy runs; found 5 of 9"
     assert why(given(hits=1, places=1, healthy=150)) == (
