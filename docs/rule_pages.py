@@ -1,8 +1,9 @@
 """The pages of rules, made from the catalogue: an index, a page for each rule, and what to log for them."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import get_args
 
@@ -11,11 +12,13 @@ from tracker_diag.metrics.own import BY_CANARY, BY_INTEGRATION, SAMPLED
 from tracker_diag.metrics.registry import training
 from tracker_diag.report.blocks import bars, heights
 from tracker_diag.rules.cases import load_cases, series
-from tracker_diag.rules.conditions import signals_of
-from tracker_diag.rules.in_words import fires, parts, places, shown, spared
+from tracker_diag.rules.conditions import Way, Ways, signals_of
+from tracker_diag.rules.in_words import WayInWords, parts, places, shown, spared, ways
+from tracker_diag.rules.incidents import DAMAGE
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
-from tracker_diag.rules.record import TIERS, records, tier_of, why
+from tracker_diag.rules.recommendation import NOT_TO_BE_TRUSTED
+from tracker_diag.rules.record import TIERS, record_of, records, tier_of, why
 
 CASES = Path(__file__).parents[1] / "tests" / "rules"
 
@@ -73,34 +76,71 @@ def alias_files() -> tuple[Aliases, ...]:
 
 def rule_page(rule: Rule) -> str:
     """The page of one rule."""
-    suppressed = ", ".join(f"[{other}]({other}.md)" for other in rule.inhibits) or "none"
-    leads = ", ".join(f"[{other}]({other}.md)" for other in rule.leads_to) or "none"
-    quiet = " By itself, it raises no alert." if tier_of(rule) == "candidate" and rule.severity != "info" else ""
-    link = rule.link.replace("_", " ")
     return "\n".join(
         [
             f"# {rule.id} {rule.name}",
             "",
-            f"**{rule.title}.** Severity: {rule.severity}. Tier: [{tier_of(rule)}](README.md). Checks: {link}.{quiet}",
+            f"**{rule.title}.** {_head(rule)}",
             "",
             *_part("What it detects", [_detects(rule)]),
             *_part("Why it matters", [" ".join(rule.rationale.split())]),
             *_part("Example", _example(rule)),
-            *_part("Fix", (f"{i}. {' '.join(text.split())}" for i, text in enumerate(rule.remedy, 1))),
             *_part("When to ignore", (f"- {' '.join(text.split())}" for text in rule.false_positives)),
-            *_inputs(rule),
+            *_part("Fix", (f"{i}. {' '.join(text.split())}" for i, text in enumerate(rule.remedy, 1))),
             "## Settings",
             "",
             *_settings(rule),
-            "[Signals](../own-rules.md#signals) explains verbs such as *rises*, and how to write a rule of your own.",
             "",
-            f"Suppresses: {suppressed}. Leads to: {leads}.",
-            "",
-            *_part("Record of alarms", [f"{why(rule).capitalize()}."]),
+            *_part("Other rules", _others(rule)),
+            *_part("Record of alarms", [_record(rule)]),
             *_part("Where the numbers come from", [" ".join(rule.calibration.split())]),
+            *_inputs(rule),
             *_part("References", (f"- <{url}>" for url in rule.references)),
         ]
     )
+
+
+def _head(rule: Rule) -> str:
+    """What an alert of it means for the run."""
+    parts = [f"Severity: {rule.severity}", f"Tier: [{tier_of(rule)}](README.md)"]
+    parts.append(f"Link: [{rule.link.replace('_', ' ')}](../triage.md#3-what-broke-first)")
+    if rule.algorithms:
+        names = ", ".join(name.upper() for name in rule.algorithms)
+        parts.append(f"Only for {names}, or if the algorithm is not known")
+    if rule.severity == "info" or tier_of(rule) == "candidate":
+        parts.append("By itself, it raises no alert")
+    else:
+        stops = rule.severity == "error" or rule.link in {*NOT_TO_BE_TRUSTED, DAMAGE}
+        advice = "Stop" if stops else "Watch, until the reward or the evaluation falls"
+        parts.append(f"[Advice](../triage.md#1-is-the-run-being-harmed) while it fires: {advice}")
+    return ". ".join(parts) + "."
+
+
+def _others(rule: Rule) -> Iterator[str]:
+    """Which rules it silences, and which are its symptoms."""
+    named = {each.id: f"[{each.id}]({each.id}.md) {each.name}" for each in catalog()}
+    quiet, symptoms = (", ".join(named[other] for other in ids) for ids in (rule.inhibits, rule.leads_to))
+    if quiet:
+        where = " on the same tokens" if rule.pairs else ""
+        yield f"- While it fires, these raise no alert{where}: {quiet}."
+    if symptoms:
+        yield f"- If these fire after it, they count as its symptoms: {symptoms}."
+
+
+def _record(rule: Rule) -> str:
+    """How often it was right and wrong; and what a candidate lacks."""
+    record = record_of(rule)
+    if record is None:
+        return f"{why(rule).capitalize()}."
+    lines = [f"Of {record.faulty:,} runs with this fault, it found {record.hits:,}"] if record.faulty else []
+    lines += [f"Of {record.healthy:,} healthy runs, it alarmed in {record.false_alarms:,}"]
+    if 2 * record.hits < record.faulty:
+        lines += ["It misses most runs with this fault, so its silence is no proof"]
+    if record.needs:
+        lines += [f"To raise alerts, it needs {', '.join(record.needs)}"]
+    elif rule.id in records().demoted:
+        lines += ["With it, all rules together would alarm too often. So it raises no alert"]
+    return ". ".join([*lines, "[These runs](README.md#the-record-of-each-rule) were made after its last change"]) + "."
 
 
 def _detects(rule: Rule) -> str:
@@ -112,37 +152,46 @@ def _example(rule: Rule) -> list[str]:
     """The series of the first case that fires and in which a value changes, each on its own scale."""
     for case in load_cases(CASES / f"{rule.id}.yaml", rule):
         drawn = {name: series(notation) for name, notation in case.series.items()}
-        moving = {name: values for name, values in drawn.items() if max(values) > min(values)}
-        if case.firing == "never" or not moving:
+        if case.firing == "never" or not any(map(_moves, drawn.values())):
             continue
-        width = max(map(len, moving))
+        # Of a statistic and that of each step, which are often the same, one is enough.
+        twins = {f"{name}_step" for name, values in drawn.items() if drawn.get(f"{name}_step") == values}
+        drawn = {name: values for name, values in drawn.items() if name not in twins}
+        shown = sorted(drawn.items(), key=lambda item: not _moves(item[1]))[:6]
+        width = max(len(name) for name, _ in shown)
         began = "" if case.onset is None else f", and dates the beginning to step {case.onset}"
         last = max(map(len, drawn.values())) - 1
         return [
             f"One of its tests: *{case.name}*. Of steps 0 to {last}, it fires at step {case.firing}{began}.\n",
             "```",
-            *(f"{name:{width}} {_curve(values)} {_span(values)}" for name, values in [*moving.items()][:4]),
+            *(f"{name:{width}} {_curve(values)} {_span(values)}" for name, values in shown),
             "```",
         ]
     return []
 
 
+def _moves(values: list[float]) -> bool:
+    return max(values) > min(values)
+
+
 def _span(values: list[float]) -> str:
-    return f"{min(values):.3g} to {max(values):.3g}"
+    return f"{min(values):.3g} to {max(values):.3g}" if _moves(values) else f"{values[0]:.3g} throughout"
 
 
 def _curve(values: list[float]) -> str:
+    if not _moves(values):
+        return "─" * 40
     (curve,) = heights([[*enumerate(values)]], 0, len(values) - 1, 40)
     return bars(curve, 40)
 
 
 def _inputs(rule: Rule) -> list[str]:
-    """What it needs to see, and which trainers log it."""
-    asked = _deciding(rule)
+    """What it needs to see, in which of its conditions, and which trainers log it."""
+    used = _used(rule)
     rows: list[str] = []
     evidence: list[str] = []
     for name in sorted({ref.metric for ref in rule.series() if ref.metric}):
-        if name not in asked:
+        if name not in used:
             evidence.append(f"`{name}`")
             continue
         metric = training(name)
@@ -150,39 +199,91 @@ def _inputs(rule: Rule) -> list[str]:
         given = [f"`samples` with {SAMPLED[name]}"] if name in SAMPLED else []
         given += ["[a canary](../canary.md)"] if name in BY_CANARY else []
         given += [f"the integration of {BY_INTEGRATION[name]}"] if name in BY_INTEGRATION else []
-        given += [f"logs of {', '.join(givers)}"] if givers else []
-        rows.append(f"| `{name}` | {metric.unit} | {_cell(metric.meaning)} | {'; '.join(given) or NOBODY} |")
-    table = ["| metric | unit | what it is | logged by |", "|---|---|---|---|", *rows] if rows else []
+        given += [f"logs of {', '.join(givers)}" if len(givers) <= FEW else "most trainers"] if givers else []
+        what = f"{_cell(metric.meaning)} ({metric.unit})"
+        rows.append(f"| `{name}` | {what} | {used[name]} | {'; '.join(given) or NOBODY} |")
+    several = "A condition whose input is missing is skipped. " if len(rule.when) > 1 and (rows or rule.pairs) else ""
+    which = f"{several}[What to log](../eyes.md) lists the trainers."
+    table = [which, "", "| metric | what it is | used in | logged by |", "|---|---|---|---|", *rows] if rows else []
     also = f"If they are logged, it also shows {', '.join(evidence)}." if evidence else ""
     blocks = [block for block in (_tensors(rule), "\n".join(table), also) if block]
-    return _part("What it needs to see", ["\n\n".join(blocks)])
+    return _part("Inputs", ["\n\n".join(blocks)])
 
 
-def _deciding(rule: Rule) -> set[str]:
-    """The metrics that decide whether it fires, and whether that is a note."""
-    ways = (*rule.when, *rule.harmless)
-    signals = (rule.signals[name] for name in signals_of(ways, rule.predicates))
-    read = {ref.metric for signal in signals for ref in signal.refs() if ref.metric}
-    return read | {name for way in ways for name in way.needs}
+FEW = 6
+"""Trainers that are named one by one; of more, the page says that they are most."""
+
+
+def _used(rule: Rule) -> dict[str, str]:
+    """The metrics that decide whether it fires, or whether that is a note, each with where."""
+
+    def metrics_of(ways: Ways) -> set[str]:
+        signals = (rule.signals[name] for name in signals_of(ways, rule.predicates))
+        metrics = {ref.metric for signal in signals for ref in signal.refs() if ref.metric}
+        return metrics | {name for way in ways for name in (*way.needs, *way.without)}
+
+    def holding(way: Way) -> set[str]:
+        return metrics_of((way.model_copy(update={"unless": ()}),))
+
+    used: dict[str, str] = {}
+    for name in metrics_of((*rule.when, *rule.harmless)):
+        asked = [i for i, way in enumerate(rule.when, 1) if name in holding(way)]
+        if len(asked) == len(rule.when):
+            used[name] = "each condition" if len(asked) > 1 else "the condition"
+        elif asked:
+            used[name] = f"{', '.join(map(str, asked))}"
+        else:
+            used[name] = "an exception" if name in metrics_of(rule.when) else "the note"
+    return used
 
 
 def _settings(rule: Rule) -> Iterator[str]:
     """When it fires, when it is only a note, its named parts, and what is shown as evidence alone."""
-    ways, read = fires(rule), places(rule)
-    steps = f"for {rule.for_steps:,} steps" if rule.for_steps > 1 else "at a step"
-    pairs = f" It reads the pairs {read}." if read else ""
-    if len(ways) == 1:
-        yield f"It fires if this holds {steps}: {_linked(ways[0])}.{pairs}"
-    else:
-        yield f"It fires if any of these holds {steps}.{pairs}"
-        yield ""
-        yield from (f"{i}. {_linked(text[:1].upper() + text[1:])}." for i, text in enumerate(ways, 1))
-    blocks = [f"It is a note, {_linked(spared(rule))}."] if rule.harmless else []
-    blocks += ["\n".join(f"- {name}: {_linked(text)}." for name, text in parts(rule))] if rule.predicates else []
-    blocks += [f"Shown as evidence, and not asked for: {_linked(', '.join(shown(rule)))}."] if shown(rule) else []
-    for block in blocks:
-        yield f"\n{block}"
+    conditions = ways(rule)
+    steps = f"has held for {rule.for_steps:,} steps" if rule.for_steps > 1 else "holds"
+    if places(rule):
+        yield f"{places(rule)}\n"
+    yield f"It fires once {'one of these conditions' if len(conditions) > 1 else 'this condition'} {steps}:"
     yield ""
+    always = [text for text in conditions[0].unless if all(text in way.unless for way in conditions)]
+    always = always if len(conditions) > 1 and all(way.holds for way in conditions) else []
+    for i, (first, *rest) in enumerate(map(partial(_bullets, left_out=always), conditions), 1):
+        yield f"{i}. {first}"
+        yield from (f"    - {text}" for text in rest)
+    yield ""
+    if always:
+        yield f"No condition counts while {' or '.join(_linked(_bare(text)) for text in always)}."
+    if rule.harmless:
+        yield f"It is a note (severity *info*, no alert) {_linked(spared(rule))}."
+    named = [(name, text) for name, text in parts(rule) if any(name in text for text in _texts(rule, conditions))]
+    yield from ("", *(f"- {name}: {_linked(text)}." for name, text in named), "")
+    if shown(rule):
+        yield f"As evidence alone, it shows: {_linked(', '.join(shown(rule)))}."
+    yield ""
+    ends = "no condition holds" if len(conditions) > 1 else "it does not hold"
+    yield f"The finding ends after more than {rule.keep_firing_steps:,} steps on which {ends}, once the level is back."
+    yield "[Signals](../own-rules.md#signals) explains words such as *rises*."
+    yield "[The fields](../own-rules.md#write-a-rule) say how steps are counted, and when the numbers are smaller."
+
+
+def _texts(rule: Rule, conditions: Iterable[WayInWords]) -> list[str]:
+    """All texts that may name a predicate."""
+    of_ways = [text for way in conditions for text in (*way.holds, *way.unless)]
+    return [*of_ways, *(text for _, text in parts(rule)), *([spared(rule)] if rule.harmless else [])]
+
+
+def _bullets(way: WayInWords, left_out: Collection[str]) -> list[str]:
+    """The parts of one condition, without the exceptions that hold for all conditions."""
+    unless = [text for text in way.unless if text not in left_out]
+    first, *rest = [_linked(_bare(text)) for text in way.holds] or [f"not: {_linked(_bare(unless.pop(0)))}"]
+    excluded = [f"not if {_linked(_bare(text))}" for text in unless]
+    return [first, *(f"and {text}" for text in rest), *excluded, *(f"only if {text}" for text in way.asked)]
+
+
+def _bare(text: str) -> str:
+    """`text` without brackets around all of it."""
+    depth = list(accumulate((letter == "(") - (letter == ")") for letter in text))
+    return text[1:-1] if text[:1] == "(" and 0 not in depth[:-1] else text
 
 
 def _linked(text: str) -> str:

@@ -67,7 +67,7 @@ def test_own_rules_are_listed_and_shown_next_to_the_catalogue(own, monkeypatch):
     assert run("show", "acm001").stderr.endswith("; your own are found with --rules FOLDER\n")
     shown = run("show", "acm001", "--rules", own).stdout
     headings = [line.split()[0] for line in shown.splitlines()]
-    assert headings == ["rule", "says", "severity", "fires", "reads", "explains", "file"]
+    assert headings == ["rule", "says", "severity", "fires", "reads", "file"]
     monkeypatch.setenv("TRACKER_DIAG_RULES", str(own))
     assert run("list").stdout == both
     assert run("show", "ACM001").stdout == shown

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.rules.test_engine import rule
-from tracker_diag.rules.in_words import PHRASES, fires, parts, places, shown, signal_in_words, spared
+from tracker_diag.rules.in_words import PHRASES, fires, parts, places, shown, signal_in_words, spared, ways
 from tracker_diag.rules.loader import catalog
 
 KINDS = {signal.kind for each in catalog() for signal in each.signals.values()}
@@ -14,7 +14,7 @@ RULES = {each.id: each for each in catalog()}
     ("written", "words"),
     [
         ("reward below 0.1", "`reward < 0.1`"),
-        ("eval_score / reward above 2", "`eval_score / reward > 2`"),
+        ("eval_score / reward above 2", "`eval_score ÷ reward > 2`"),
         ({"kind": "threshold", "series": {"metric": "kl"}, "above": {"ppo": 1, "other": 2}}, "`kl > 2 (ppo: 1)`"),
         ("kl over_baseline 1.5", "`kl` > 1.5× its baseline"),
         ("kl grows", "`kl` grows"),
@@ -27,7 +27,7 @@ RULES = {each.id: each for each in catalog()}
         ("reward never_rises", "`reward` has never risen"),
         (
             {"kind": "often", "signal": "kl above 1", "count": 3, "steps": 40, "anew": True},
-            "(3 separate times in 40 values: `kl > 1`)",
+            "(`kl > 1`, 3 separate times in the last 40 values)",
         ),
         ({"kind": "fired", "rules": ["POL010"], "count": 1, "steps": 9}, "POL010 fired in the last 9 steps"),
         ({"kind": "config_is", "keys": ["a"], "values": [0, "0.0", "none"]}, "`a` is 0 or none"),
@@ -59,4 +59,16 @@ def test_a_rule():
 def test_every_kind_has_its_words():
     assert PHRASES.keys() >= KINDS
     assert spared(RULES["NUM004"]).startswith("unless one of these")
-    assert places(RULES["POL019"]) == "policy, mismatch on each tool, each env"
+    each = "the tokens after each tool and the tokens of each environment, each separately"
+    assert places(RULES["POL019"]) == f"It checks the pairs `policy` and `mismatch`, on {each}."
+    assert places(RULES["ENV001"]) == "It checks the whole run and each tool separately."
+
+
+def test_what_a_condition_reads_in_any_case_is_not_asked_for_again():
+    signals = {"low": "reward below 0.1", "high": "kl above 1"}
+    way = {"all": ["low"], "needs": ["reward", "kl"], "unless": ["high"]}
+    assert ways(rule(signals=signals, when=[way], summary="x"))[0].asked == ["`kl` is logged"]
+
+
+def test_a_predicate_that_makes_the_rule_fire_by_itself_is_spelt_out():
+    assert ways(RULES["EVA002"])[0].holds == ["`eval_score` stays behind `reward`"]

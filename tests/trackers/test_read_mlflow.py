@@ -59,7 +59,7 @@ def test_a_folder_of_runs_is_read_and_none_is_made(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
     for place in (uri, str(tmp_path / "mlruns")):
         assert read_mlflow(f"{run.info.run_id}@{place}", "it").rows == {3: {"loss": 0.5}}
-    for place, message in (("none", "no folder none; .*MLFLOW_TRACKING_URI"), (f"sqlite:///{tmp_path}/none.db", "no SQLite file .*none.db")):
+    for place, message in (("none", "no folder none; add .*"), (f"sqlite:///{tmp_path}/none.db", "no SQLite file .*")):
         with pytest.raises(SourceError, match=f"^it: {message}$"):
             read_mlflow(f"{run.info.run_id}@{place}", "it")
     assert [file.name for file in tmp_path.iterdir()] == ["mlruns"]

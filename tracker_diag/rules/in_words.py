@@ -1,13 +1,14 @@
 """The conditions of a rule as a person reads them: `entropy < 0.3` and `entropy` falls 3× in 100 values."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
 from tracker_diag.metrics.series import ANY
 from tracker_diag.rules.conditions import Way, signals_of
 from tracker_diag.rules.model import Rule
+from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.signals import AnySignal
 from tracker_diag.rules.signals.base import Signal
 
@@ -28,8 +29,43 @@ NO_CHANGE = 1e-6
 """A change in a series' own unit that only says that there is one."""
 
 
+SLICES = {
+    "all": "all tokens",
+    "post_tool": "tokens after a tool result",
+    "text_only": "tokens before any tool result",
+    "policy_lag:0": "tokens of policy lag 0",
+    "tool:*": "the tokens after each tool",
+    "env:*": "the tokens of each environment",
+}
+EACH = {"tool:*": "each tool", "env:*": "each environment", "eval:*": "each evaluation"}
+
+
+class WayInWords(NamedTuple):
+    """One way in which a rule fires."""
+
+    holds: list[str]
+    """Each must hold."""
+    unless: list[str]
+    """None may hold."""
+    asked: list[str]
+    """What must be logged, or must not be. What `holds` reads in any case is left out."""
+
+
+def ways(rule: Rule) -> list[WayInWords]:
+    """When `rule` fires: each way is enough. A predicate that alone makes it fire is spelt out."""
+    spelt_out = rule.when
+    if (
+        len(rule.when) == 1
+        and len(rule.when[0].all) == 1
+        and not (rule.when[0].unless or rule.when[0].needs or rule.when[0].without)
+    ):
+        (part,) = rule.when[0].all
+        spelt_out = rule.predicates.get(part, rule.when) if isinstance(part, str) else rule.when
+    return [_in_parts(rule, way) for way in spelt_out]
+
+
 def fires(rule: Rule) -> list[str]:
-    """When `rule` fires: each way is enough."""
+    """The same, a sentence for each way."""
     return [_way(rule, way) for way in rule.when]
 
 
@@ -54,11 +90,20 @@ def shown(rule: Rule) -> list[str]:
 
 
 def places(rule: Rule) -> str:
-    """The pairs and slices that it reads; empty for a rule of metrics."""
+    """A sentence on the pairs and slices that it checks; empty for a rule of the whole run."""
     if not rule.pairs:
-        return ""
-    slices = (f"each {name.removesuffix(':*')}" if name in ANY else name for name in rule.slices)
-    return f"{', '.join(rule.pairs)} on {', '.join(slices)}"
+        each = [EACH[name] for name in rule.slices if name in ANY]
+        whole = ["the whole run"] * ("all" in rule.slices)
+        return f"It checks {_and([*whole, *each])} separately." if each else ""
+    slices = [SLICES[name] for name in rule.slices]
+    pairs = [f"`{pair}`" for pair in rule.pairs]
+    separately = ", each separately" if len(pairs) + len(slices) > 2 else ""
+    return f"It checks the {'pairs' if len(pairs) > 1 else 'pair'} {_and(pairs)}, on {_and(slices)}{separately}."
+
+
+def _and(items: list[str]) -> str:
+    *first, last = items
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _name(predicate: str) -> str:
@@ -66,13 +111,20 @@ def _name(predicate: str) -> str:
 
 
 def _way(rule: Rule, way: Way) -> str:
-    conditions = [_part(rule, part if isinstance(part, str) else part.any) for part in way.all]
-    text = " and ".join(conditions)
-    if way.unless:
-        unless = " or ".join(signal_in_words(rule, name) for name in way.unless)
-        text += f"{', but not if ' if text else 'not: '}{unless}"
-    asked = [f"`{name}` is logged" for name in way.needs] + [f"`{name}` is not logged" for name in way.without]
+    holds, unless, asked = _in_parts(rule, way)
+    text = " and ".join(holds)
+    if unless:
+        text += f"{', but not if ' if text else 'not: '}{' or '.join(unless)}"
     return text + (f"; only if {' and '.join(asked)}" if asked else "")
+
+
+def _in_parts(rule: Rule, way: Way) -> WayInWords:
+    read = [ref for part in way.all if isinstance(part, str) and part in rule.signals
+            for ref in rule.signals[part].refs()]  # fmt: skip
+    asked = [f"`{name}` is logged" for name in way.needs if SeriesRef.parse(name) not in read]
+    asked += [f"`{name}` is not logged" for name in way.without]
+    holds = [_part(rule, part if isinstance(part, str) else part.any) for part in way.all]
+    return WayInWords(holds, [signal_in_words(rule, name) for name in way.unless], asked)
 
 
 def _part(rule: Rule, part: str | tuple[str, ...]) -> str:
@@ -98,7 +150,7 @@ def _ref(ref: _Data) -> str:
 
 
 def _series(data: _Data) -> str:
-    over = f" / {_ref(data['relative_to'])}" if "relative_to" in data else ""
+    over = f" ÷ {_ref(data['relative_to'])}" if "relative_to" in data else ""
     return f"`{_ref(data['series'])}{over}`"
 
 
@@ -137,9 +189,9 @@ def _verb(data: _Data, rising: str, falling: str) -> str:
 
 
 def _growth(data: _Data) -> str:
-    each = f", each step above {data['each']:g}× its baseline" if "each" in data else ""
-    anew = ", beyond earlier waves" if data["anew"] else ""
-    return f"{_series(data)} {_verb(data, 'grows', 'shrinks')}{_size(data)}{each}{anew}"
+    how = [f"each step above {data['each']:g}× its baseline"] if "each" in data else []
+    how += ["beyond earlier waves"] if data["anew"] else []
+    return f"{_series(data)} {_verb(data, 'grows', 'shrinks')}{_size(data)}" + (f" ({', '.join(how)})" if how else "")
 
 
 def _trend(data: _Data) -> str:
@@ -156,7 +208,7 @@ def _spike(data: _Data) -> str:
 def _often(data: _Data) -> str:
     count, separate = data["count"], "separate " if data["anew"] else ""
     times = "at least once" if count == 1 else f"{count} {separate}times"
-    return f"({times} in {data['steps']:,} values: {_phrase(data['signal'])})"
+    return f"({_phrase(data['signal'])}, {times} in the last {data['steps']:,} values)"
 
 
 def _correlation(data: _Data) -> str:
@@ -193,8 +245,8 @@ def _config_is(data: _Data) -> str:
 
 def _in_range(data: _Data) -> str:
     sign = "above" if "above" in data else "below"
-    ends = f"from `{_ref(data['lowest'])}` to `{_ref(data['highest'])}`"
-    return f"{_series(data)} is {sign} {data[sign] * 100:g} % of the range {ends}"
+    ends = f"from the lowest `{_ref(data['lowest'])}` to the highest `{_ref(data['highest'])}` so far"
+    return f"the mean of the last 8 {_series(data)} is {sign} {data[sign] * 100:g} % of the range {ends}"
 
 
 PHRASES: Mapping[str, Callable[[_Data], str]] = {
