@@ -91,6 +91,7 @@ FRAGMENTS = {
     "samples 2": RUN + "run, update = td.wrap(mlflow), 1\n",
     "sequences 1": RUN + "from task import CHECKPOINT\nfrom transformers import AutoTokenizer\n"
     "tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)\n",
+    "sequences 2": "",
     "ranks 1": RUN + ONE_RANK,
     "canary 2": "",
     "guards 1": RUN + EXAMPLE + "loader = [example_batch(step) for step in range(3)]\n"
@@ -102,7 +103,11 @@ FRAGMENTS = {
     + "from pathlib import Path\nfrom tests.rules.texts import write_own\nwrite_own(Path('rules'))\n",
     "own-rules 2": RUN,
     "postmortem 1": RUN,
-    "replay 1": EXAMPLE + "steps = [(step, [example_batch(step)]) for step in range(3)]\n",
+    "replay 1": "import pyarrow as pa\nimport pyarrow.parquet as pq\n"
+    "columns = dict.fromkeys(('step', 'sequence', 'position'), range(9)) | {'is_model': [True] * 9}\n"
+    "columns |= {'step': [0] * 9, 'sequence': [0] * 9, 'logprob': [-1.0] * 9, 'old_logprob': [-1.5] * 9}\n"
+    "pq.write_table(pa.table(columns), 'tokens.parquet')\n",
+    "replay 2": EXAMPLE + "steps = [(step, [example_batch(step)]) for step in range(3)]\n",
     "trackers 1": "import tracker_diag as td\n",
     "baseline 1": RUN + GOOD_RUN,
     "baseline 2": RUN + GOOD_RUN,

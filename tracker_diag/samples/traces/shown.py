@@ -19,7 +19,7 @@ MOST = 20
 def on_screen(report: TraceReport) -> RenderableType:
     """At most 20 tools, the totals, the rules and the notes."""
     steps = report.steps
-    where = f", {steps.total()} of them of {len(steps)} training steps" if steps else ", of no training step"
+    where = f"; {steps.total()} name a training step, {len(steps)} steps in all" if steps else ", of no training step"
     head = Text.assemble(("tracker_diag: ", "dim"), (f"{len(report.records)} traces{where}", "bold"))
     parts: list[RenderableType] = [head]
     if report.tools:
