@@ -93,7 +93,7 @@ def page(runs: list[Run], simulated: dict[str, Any]) -> str:
         "## What fired",
         "",
         "Rule and slice with the step of its alert (onset in brackets). A finding without visible harm is a note. It",
-        "becomes an alert once harm is seen. – means no alert. A cell has its findings by onset.",
+        "becomes an alert once harm is seen. – means no alert. In each cell, findings are sorted by onset.",
         "",
         "| arm | what changes | " + " | ".join(f"seed {seed}" for seed in SEEDS) + " |",
         "|---|---|" + "---|" * len(SEEDS),
@@ -234,20 +234,23 @@ EARLIER = (
         "docs/faults.md |"
     ),
     (
-        "| 70,000 | 3 of ppo's 1,000 runs too many. The 6 alarms that were tried with the earlier rules were there as"
-        " well | OUT001 says nothing before a fifth of a long run |"
+        "| 70,000 | too many alarms: 13 of ppo's 1,000. The earlier rules raised 6 of 6 tried ones as well | OUT001 "
+        "says nothing before a fifth of a long run |"
     ),
     "| 80,000 | reached: 16 of 5,000 healthy runs alarmed | |",
-    ("| 90,000, healthy runs alone | 27 of 5,000, 11 of them gspo's; `KEPT` of detect/course.py was 2/3, not 3/4 | |"),
     (
-        "| 100,000, healthy runs alone | 20 of 5,000, with that, the change of OUT003 and one of EVA005 that was "
-        "undone. So gspo's share is near 1 % | `KEPT` is 2/3; OUT003, for rewards learnt in the first tenth of a long"
-        " run; ENV014 is new. A fall is dated to its first low row. POL002 is a note where the reward thrives |"
+        "| 90,000, healthy runs alone | too many alarms: 27 of 5,000, 11 of them gspo's | the changes of the next row, and "
+        "one of EVA005 that was undone |"
     ),
     (
-        "| 120,000, stopped after 3,000 healthy runs | 13 of ppo's, 13 of grpo's and 16 of gspo's 1,000 alarmed; 28 "
-        "of the 42 by EVA002, whose sign is a rise of the reward | what speaks for a rule must be sure by its levels."
-        " Of these 42 then 22 were alarmed (8, 7 and 7) |"
+        "| 100,000, healthy runs alone | reached: 20 of 5,000 | a reward keeps its gain if it has two thirds of it; "
+        "OUT003, for rewards learnt in the first tenth of a long run; ENV014 is new. A fall is dated to its first low "
+        "row. If the reward thrives, POL002 is a note |"
+    ),
+    (
+        "| 120,000, stopped after 3,000 healthy runs | too many alarms: 13 of ppo's, 13 of grpo's and 16 of gspo's "
+        "1,000. 28 of these 42 were EVA002, by a rise of the reward | a rise must be sure by its levels, and not only "
+        "by ranks. Then 22 of these 42 were alarmed |"
     ),
     (
         "| 130,000 | reached: 23 of 5,000 healthy runs alarmed, 5,038 of 5,100 failures named | CRI005, REW021 and what"
@@ -260,6 +263,10 @@ EARLIER = (
     (
         "| 150,000 | too many alarms: 11 of dpo's 1,000, 7 of them by SFT001 | SFT001 waits for 30 values. EVA002 "
         "centres levels of the reward on evaluations. EXP001 is a note near the top of the rewards |"
+    ),
+    (
+        "| 160,000 | reached: 19 of 5,000 healthy runs alarmed, 5,040 of 5,100 failures named | by other runs: SFT003, "
+        "EXP001 to EXP003, CRI005, EVA002 and the rules of log-ratios; EXP009 is new |"
     ),
 )
 """What earlier reports said, on seeds that are used up."""
@@ -277,8 +284,7 @@ def _simulated_healthy(rows: list[dict[str, Any]], first_seed: int) -> list[str]
         "",
         *EARLIER,
         "",
-        f"The figures below are of seeds from {first_seed:,} on. No rule was changed by them. SFT003 was",
-        "changed later, by other runs.",
+        f"The figures below are of seeds from {first_seed:,} on. No rule was changed by them.",
         "",
         "| algorithm | runs | below 150 rows | logged every 10 steps | warn or above | error | which rules |",
         "|---|---|---|---|---|---|---|",
@@ -299,11 +305,11 @@ def _simulated_failures(rows: list[dict[str, Any]]) -> list[str]:
         "## Simulated runs: what a failure is called",
         "",
         "The same runs with 400 rows and a failure of tests/rules/failures.py. It begins at row 100 to 220, or at the",
-        "start; onset, ramp and size are drawn. *Named*: a rule that is right for it fired. *As a note*: of these, how",
-        "many at info alone, since the rule itself sees no harm. Severity follows consequence, and some failures have",
-        "none here: a useless critic, a slow run, or a gradient that explodes while reward and loss stay as they were.",
-        "*First break*: the first break is right; of a note, there is none. *Rows*: median from the onset, or from the",
-        "start, until a right rule fired.",
+        "start. Onset, ramp and size are drawn. *Named*: runs in which a right rule fired. *As a note*: how many of",
+        "these had only a note, because the rule saw no harm. Some failures do no harm here: a useless critic, a slow",
+        "run, or a gradient that explodes while reward and loss stay as they were. *First break*: runs in which the",
+        "rule that broke first is right. A note has no first break. *Rows*: from the onset, or from the start, until a",
+        "right rule fired (median).",
         "",
         "| link | failure | right names | runs | named | as a note | first break | rows |",
         "|---|---|---|---|---|---|---|---|",
@@ -337,7 +343,7 @@ def by_link(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 CLAIMS = """\
 ## What must not be claimed
 
-These runs do not show that:
+Each of these claims is *not* shown:
 
 - **A post-tool tail against a frozen reference is damage**. In `widen`, the policy adapts to a tool whose results vary
   more. POL002 reports drift, and it is drift. The reward falls mostly because the environment gets harder.
@@ -358,8 +364,8 @@ These runs do not show that:
 - **The rules name a real failure as often as a simulated one**. The authors of the rules also wrote the simulation. It
   draws sizes that a person would call a failure, one failure per run. Every metric is logged. It shows whether the
   rules do what they say under noise.
-- **The rules compare reward and evaluation well, wherever the reward has its zero**. If the reward outgrows something,
-  simulated rewards begin at 0. With rewards around 0, the rules see only an evaluation that falls or does not move.
+- **Rules that compare reward and evaluation work for every reward**. If a simulated reward
+  grows, it starts at 0. If yours varies around 0, the rules see only an evaluation that falls or does not move.
 
 The alarm needs 65 steps with values: 15 of burn-in and 50 of baseline. If something is wrong from the first step on,
 only the absolute limits find it. With `baseline=`, a comparison with runs that went well finds it too.

@@ -24,7 +24,7 @@ SIMULATION = DOCS.parent / "tests" / "rules" / "failures.py"
 DONE = DOCS.parent / "build" / "simulated"
 """Folder of the runs that are done, a file for each state of the code that they rest on."""
 RESTS_ON = ("tracker_diag/rules", "tracker_diag/detect", "tracker_diag/metrics", "tests/rules")
-FIRST_SEED, HEALTHY, FAILED = 160_000, 1000, 100
+FIRST_SEED, HEALTHY, FAILED = 170_000, 1000, 100
 CHUNK = 20
 Outcome = dict[str, Any]
 
