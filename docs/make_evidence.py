@@ -239,8 +239,8 @@ EARLIER = (
     ),
     "| 80,000 | reached: 16 of 5,000 healthy runs alarmed | |",
     (
-        "| 90,000, healthy runs alone | too many alarms: 27 of 5,000, 11 of them gspo's | the changes of the next row, and "
-        "one of EVA005 that was undone |"
+        "| 90,000, healthy runs alone | too many alarms: 27 of 5,000, 11 of them gspo's | the changes of the next row, "
+        "and one of EVA005 that was undone |"
     ),
     (
         "| 100,000, healthy runs alone | reached: 20 of 5,000 | a reward keeps its gain if it has two thirds of it; "
