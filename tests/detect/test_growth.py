@@ -106,6 +106,17 @@ def test_scale_direction_and_what_matters_reach_both():
         assert run(GrowthDetector(profile, direction="falling"), values)[-1]
 
 
+@pytest.mark.parametrize("gap", [1, 4])
+def test_errors_that_do_not_count_change_nothing(gap):
+    values = np.exp(np.random.default_rng(3).normal(0, 0.1, 150)).tolist()
+    always, asked = GrowthDetector(), GrowthDetector()
+    for step, value in enumerate(values):
+        always.update(step, value, 0.3, gap)
+        asked.update(step, value, 0.3 if asked.takes_error(gap) else None, gap)
+        assert asked.decides.state_dict() == always.decides.state_dict()
+    assert not asked.takes_error(gap)
+
+
 def test_errors_reach_both():
     for profile in (SMALL, UNKNOWN):
         without, given_errors = GrowthDetector(profile), GrowthDetector(profile)

@@ -50,6 +50,19 @@ def test_the_window_is_the_merge_of_the_last_steps(steps, length):
     np.testing.assert_array_equal(result["post_tool"].sequence_counts, after.sequence_sketch.counts[1])
 
 
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.booleans(), min_size=1, max_size=25))
+def test_a_total_is_right_however_seldom_it_is_asked_for(asked):
+    rng, steps = np.random.default_rng(1), 3
+    observed, window = [], PairWindow("policy", steps, burn_in=3, baseline=5)
+    for ask in [*asked, True]:
+        observed.append(observation(rng)[0])
+        window.push(observed[-1])
+        if ask:
+            expected = reduce(add, observed[-steps:]).sketches["context"].counts
+            np.testing.assert_array_equal(window.total("context"), expected)
+
+
 def test_the_lengths_of_the_window_are_those_of_its_sequences(rng):
     """The sums of n · S and of n², over several steps, against each sequence taken by itself."""
     window = PairWindow("policy", 3, burn_in=3, baseline=5)

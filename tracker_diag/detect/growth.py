@@ -150,6 +150,11 @@ class GrowthDetector(Saved):
             is_long = max(self._steps, self.settings.expected_steps or 0) > LONG_RUN
             self.handed_over = is_long and self._long.holds is not None and not self._short.holds
 
+    def takes_error(self, steps: int = 1) -> bool:
+        """Whether the error of the next value counts, which covers `steps`: while a baseline is being learnt."""
+        burn_in = min(self.settings.short.burn_in, self.settings.long.burn_in)
+        return not self.decides.ready and self._short.seen + steps > burn_in
+
     def rebaseline(self) -> None:
         """Start over with the baselines, without a burn-in; what earlier runs kept to is normal no more."""
         self._short.rebaseline()

@@ -53,7 +53,9 @@ class PairWindow:
         self._left_out: Observation | None = None
         """The last step, if it is left out: what comes of it later may have a signal."""
         self._totals: dict[Dimension, IntArray] = {}
-        """Of each dimension that `total` was asked for; kept up to date from then on."""
+        """Of each dimension that `total` was asked for within as many steps as the window has; kept up to date."""
+        self._asked: dict[Dimension, int] = {}
+        """The number of the step at which it was last asked for."""
         self.baseline: dict[Dimension, IntArray] = {}
         """Merge of the reference period. It begins `burn_in` steps after the pair's first signal. It ends when it has
         `baseline` steps and the tokens for a p99."""
@@ -113,6 +115,8 @@ class PairWindow:
             oldest = self._recent[0]
             self._add_step(oldest, -1)
         self._number += 1
+        for dimension in [it for it in self._totals if self._number - self._asked[it] > len(self._recent)]:
+            del self._totals[dimension]  # to keep it up to date costs more than to make it anew
         self._recent.append(step)
         self.signal = any(step.signal for step in self._recent)
         self._count(step)
@@ -164,6 +168,7 @@ class PairWindow:
 
     def total(self, dimension: Dimension) -> IntArray:
         """(rows, 2, 4098) merge of the last K steps, until the next step comes."""
+        self._asked[dimension] = self._number
         if dimension not in self._totals:
             self._totals[dimension] = np.zeros((rows_of(dimension), 2, BINS), np.int64)
             for step in self._recent:

@@ -76,8 +76,7 @@ class Growth(Lasting):
         if self._detector.step != step:
             missed = self._missed - (self._missed_at == step)
             steps = missed + 1 if self._disjoint else 1
-            # Only a baseline is judged by its errors.
-            error = now.error if self._scale == "log" and not self._detector.decides.ready else None
+            error = now.error if self._scale == "log" and self._detector.takes_error(steps) else None
             self._detector.update(step, now.value, error, steps)
         by = self._detector.decides
         if not by.holds or by.value is None:
