@@ -38,9 +38,9 @@ def figures() -> dict[str, str]:
     milliseconds = dict(re.findall(r"^\| (.+?) \| .+? \| ([\d.]+) ms \|", timings, re.MULTILINE))
     ratios = [plan["ratio"] for plan in gpu["memory"].values()]
     return {
-        "both": str(sum(round(float(milliseconds[name])) for name in ("the same, by the clock", "log after it"))),
-        "observe": f"{float(milliseconds['the same, by the clock']):.0f}",
-        "log": f"{float(milliseconds['log after it']):.0f}",
+        "both": str(sum(round(float(milliseconds[name])) for name in ("observe, by the clock", "log after observe"))),
+        "observe": f"{float(milliseconds['observe, by the clock']):.0f}",
+        "log": f"{float(milliseconds['log after observe']):.0f}",
         "device": gpu["device"].split()[-1],
         "added": f"{500 * (gpu['step_of_half_a_second_ratio'] - 1):.0f}",
         "percent": f"{100 * gpu['step_of_half_a_second_ratio'] - 100:.0f}",

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from performance_page import numbers, page
+from performance_page import SETTLED, numbers, page
 from replay_rows import SEQUENCES, WIDTH, exact_quantiles, seconds_of, write
 from rich.console import Console
 from rich.table import Table
@@ -142,7 +142,7 @@ def accuracy() -> dict[str, float]:
 def observe() -> dict[str, float]:
     """Milliseconds of one step of 64 × 4096 tokens with all three pairs, end to end without a tracker.
 
-    Each as the kernel does it and as numpy does, in turn.
+    Of a run that has its baselines; each as the kernel does it and as numpy does, in turn.
     """
     torch.manual_seed(0)
     shape = (64, 4096)
@@ -168,6 +168,9 @@ def observe() -> dict[str, float]:
     for name, monitor in monitors.items():
         observe = lambda m=monitor, n=name: m.observe(**given, **more[n])
         log = lambda m=monitor, n=name: m.log({"reward": 0.5}, next(steps[n]))
+        for _ in range(SETTLED):
+            observe()
+            log()
         contenders |= {f"observe, {name}": observe, f"log, {name}": log}
         contenders |= {f"observe, {name}, by numpy": by_numpy(observe), f"log, {name}, by numpy": by_numpy(log)}
     return {name: taken * 1e3 for name, taken in rounds(contenders, 9).items()}
