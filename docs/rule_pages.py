@@ -83,18 +83,18 @@ def rule_page(rule: Rule) -> str:
             "",
             f"**{rule.title}.** {_head(rule)}",
             "",
-            *_part("What it detects", [_detects(rule)]),
-            *_part("Why it matters", [" ".join(rule.rationale.split())]),
+            *_part("What it detects", [_linked(_detects(rule))]),
+            *_part("Why it matters", [_linked(rule.rationale)]),
             *_part("Example", _example(rule)),
-            *_part("When to ignore", (f"- {' '.join(text.split())}" for text in rule.false_positives)),
-            *_part("Fix", (f"{i}. {' '.join(text.split())}" for i, text in enumerate(rule.remedy, 1))),
+            *_part("When to ignore", (f"- {_linked(text)}" for text in rule.false_positives)),
+            *_part("Fix", (f"{i}. {_linked(text)}" for i, text in enumerate(rule.remedy, 1))),
             "## Settings",
             "",
             *_settings(rule),
             "",
             *_part("Other rules", _others(rule)),
             *_part("Record of alarms", [_record(rule)]),
-            *_part("Where the numbers come from", [" ".join(rule.calibration.split())]),
+            *_part("Where the numbers come from", [_linked(rule.calibration)]),
             *_inputs(rule),
             *_part("References", (f"- <{url}>" for url in rule.references)),
         ]
@@ -257,7 +257,8 @@ def _settings(rule: Rule) -> Iterator[str]:
     if rule.harmless:
         yield f"It is a note (severity *info*, no alert) {_linked(spared(rule))}."
     named = [(name, text) for name, text in parts(rule) if any(name in text for text in _texts(rule, conditions))]
-    yield from ("", *(f"- {name}: {_linked(text)}." for name, text in named), "")
+    if named:
+        yield from ("", "The conditions in italics:", "", *(f"- {name}: {_linked(text)}." for name, text in named), "")
     if shown(rule):
         yield f"As evidence alone, it shows: {_linked(', '.join(shown(rule)))}."
     yield ""
@@ -288,9 +289,9 @@ def _bare(text: str) -> str:
 
 
 def _linked(text: str) -> str:
-    """`text` with a link for each rule."""
-    known = {rule.id for rule in catalog()}
-    return re.sub(r"\b[A-Z]{3}\d{3}\b", lambda it: f"[{it[0]}]({it[0]}.md)" if it[0] in known else it[0], text)
+    """`text` in one line, with a link for each rule."""
+    known, line = {rule.id for rule in catalog()}, " ".join(text.split())
+    return re.sub(r"\b[A-Z]{3}\d{3}\b", lambda it: f"[{it[0]}]({it[0]}.md)" if it[0] in known else it[0], line)
 
 
 def _tensors(rule: Rule) -> str:
