@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
+from tracker_diag.metrics.registry import training
 from tracker_diag.metrics.series import ANY
 from tracker_diag.rules.conditions import Way, signals_of
 from tracker_diag.rules.model import Rule
@@ -222,9 +223,11 @@ def _collapse(data: _Data) -> str:
 
 
 def _gain(data: _Data) -> str:
+    metric = data["series"].get("metric")
+    better = "fallen" if metric and training(metric).worse == "higher" else "risen"
     if data["never"]:
-        return f"{_series(data)} has never risen"
-    return f"{_series(data)} has {'surely ' * data['sure']}risen over the run"
+        return f"{_series(data)} has never {better}"
+    return f"{_series(data)} has {'surely ' * data['sure']}{better} over the run"
 
 
 def _fired(data: _Data) -> str:
