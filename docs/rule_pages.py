@@ -13,10 +13,11 @@ from tracker_diag.metrics.registry import training
 from tracker_diag.report.blocks import bars, heights
 from tracker_diag.rules.cases import load_cases, series
 from tracker_diag.rules.conditions import Way, Ways, signals_of
-from tracker_diag.rules.in_words import WayInWords, parts, places, shown, spared, ways
+from tracker_diag.rules.in_words import WayInWords, conditions, parts, places, shown, spared, ways
 from tracker_diag.rules.incidents import DAMAGE
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
+from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.recommendation import NOT_TO_BE_TRUSTED
 from tracker_diag.rules.record import TIERS, record_of, records, tier_of, why
 
@@ -109,12 +110,18 @@ def _head(rule: Rule) -> str:
         names = ", ".join(name.upper() for name in rule.algorithms)
         parts.append(f"Only for {names}, or if the algorithm is not known")
     if rule.severity == "info" or tier_of(rule) == "candidate":
-        parts.append("By itself, it raises no alert")
+        parts.append("Alone, it raises no alert")
     else:
-        stops = rule.severity == "error" or rule.link in {*NOT_TO_BE_TRUSTED, DAMAGE}
-        advice = "Stop" if stops else "Watch, until the reward or the evaluation falls"
-        parts.append(f"[Advice](../triage.md#1-is-the-run-being-harmed) while it fires: {advice}")
+        parts.append(f"[Advice](../triage.md#1-is-the-run-being-harmed) while it fires: {_advice(rule)}")
     return ". ".join(parts) + "."
+
+
+def _advice(rule: Rule) -> str:
+    if rule.severity != "error" and rule.link not in {*NOT_TO_BE_TRUSTED, DAMAGE}:
+        return "Watch"
+    alone = [_needed(rule, way) for way in conditions(rule)]
+    slow = any(names and all(training(name).unit == "s" for name in names) for names in alone)
+    return "Stop. If only times have grown: Watch" if slow else "Stop"
 
 
 def _others(rule: Rule) -> Iterator[str]:
@@ -123,7 +130,7 @@ def _others(rule: Rule) -> Iterator[str]:
     quiet, symptoms = (", ".join(named[other] for other in ids) for ids in (rule.inhibits, rule.leads_to))
     if quiet:
         where = " on the same tokens" if rule.pairs else ""
-        yield f"- While it fires, these raise no alert{where}: {quiet}."
+        yield f"- While it fires, these{where} join its incident, and raise no alert of their own: {quiet}."
     if symptoms:
         yield f"- If these fire after it, they count as its symptoms: {symptoms}."
 
@@ -141,7 +148,7 @@ def _record(rule: Rule) -> str:
         lines += [f"To raise alerts, it needs {', '.join(record.needs)}"]
     elif rule.id in records().demoted:
         lines += ["With it, all rules together would alarm too often. So it raises no alert"]
-    return ". ".join([*lines, "[These runs](README.md#the-record-of-each-rule) were made after its last change"]) + "."
+    return ". ".join([*lines, "[The records](README.md#the-record-of-each-rule) say which runs these are"]) + "."
 
 
 def _detects(rule: Rule) -> str:
@@ -203,9 +210,9 @@ def _inputs(rule: Rule) -> list[str]:
         given += [f"logs of {', '.join(givers)}" if len(givers) <= FEW else "most trainers"] if givers else []
         what = f"{_cell(metric.meaning)} ({metric.unit})"
         rows.append(f"| `{name}` | {what} | {used[name]} | {'; '.join(given) or NOBODY} |")
-    several = "A condition whose input is missing is skipped. " if len(rule.when) > 1 and (rows or rule.pairs) else ""
-    which = f"{several}[What to log](../eyes.md) lists the trainers."
-    table = [which, "", "| metric | what it is | used in | logged by |", "|---|---|---|---|", *rows] if rows else []
+    which = "A condition cannot hold without the inputs that it needs. [What to log](../eyes.md) lists the trainers."
+    head = "| metric | what it is | used in condition | logged by |"
+    table = [which, "", head, "|---|---|---|---|", *rows] if rows else []
     also = f"If they are logged, it also shows {', '.join(evidence)}." if evidence else ""
     blocks = [block for block in (_tensors(rule), "\n".join(table), also) if block]
     return _part("Inputs", ["\n\n".join(blocks)])
@@ -217,38 +224,58 @@ FEW = 6
 
 def _used(rule: Rule) -> dict[str, str]:
     """The metrics that decide whether it fires, or whether that is a note, each with where."""
+    used: dict[str, list[str]] = {name: [] for name in _read(rule, (*rule.when, *rule.harmless))}
+    for i, way in enumerate(conditions(rule), 1):
+        needed, read = _needed(rule, way), _read(rule, (way.model_copy(update={"unless": ()}),))
+        for name, where in used.items():
+            if name in way.without:
+                where.append(f"{i} (if not logged)")
+            elif name in read:
+                where.append(f"{i}" if name in needed else f"{i} (as one of several)")
+    exceptions = _read(rule, rule.when)
+    other = {name: "an exception" if name in exceptions else "the note" for name in used}
+    return {name: ", ".join(where) or other[name] for name, where in used.items()}
 
-    def metrics_of(ways: Ways) -> set[str]:
-        signals = (rule.signals[name] for name in signals_of(ways, rule.predicates))
-        metrics = {ref.metric for signal in signals for ref in signal.refs() if ref.metric}
-        return metrics | {name for way in ways for name in (*way.needs, *way.without)}
 
-    def holding(way: Way) -> set[str]:
-        return metrics_of((way.model_copy(update={"unless": ()}),))
+def _read(rule: Rule, ways: Ways) -> set[str]:
+    """The metrics that `ways` read."""
+    signals = (rule.signals[name] for name in signals_of(ways, rule.predicates))
+    metrics = {ref.metric for signal in signals for ref in signal.refs() if ref.metric}
+    return metrics.union(*(_metrics_in((*way.needs, *way.without)) for way in ways))
 
-    used: dict[str, str] = {}
-    for name in metrics_of((*rule.when, *rule.harmless)):
-        asked = [i for i, way in enumerate(rule.when, 1) if name in holding(way)]
-        if len(asked) == len(rule.when):
-            used[name] = "each condition" if len(asked) > 1 else "the condition"
-        elif asked:
-            used[name] = f"{', '.join(map(str, asked))}"
-        else:
-            used[name] = "an exception" if name in metrics_of(rule.when) else "the note"
-    return used
+
+def _metrics_in(names: Iterable[str]) -> set[str]:
+    """Those of `names`, of metrics or statistics, that are metrics."""
+    return {metric for name in names if (metric := SeriesRef.parse(name).metric)}
+
+
+def _needed(rule: Rule, way: Way) -> set[str]:
+    """The metrics without which `way` cannot hold."""
+    needed = _metrics_in(way.needs)
+    for part in way.all:
+        names = (part,) if isinstance(part, str) else part.any
+        needed |= set.intersection(*(_needed_by(rule, name) for name in names))
+    return needed
+
+
+def _needed_by(rule: Rule, name: str) -> set[str]:
+    """The same of the signal or predicate called `name`."""
+    if name in rule.predicates:
+        return set.intersection(*(_needed(rule, way) for way in rule.predicates[name]))
+    return {ref.metric for ref in rule.signals[name].refs() if ref.metric}
 
 
 def _settings(rule: Rule) -> Iterator[str]:
     """When it fires, when it is only a note, its named parts, and what is shown as evidence alone."""
-    conditions = ways(rule)
+    texts = ways(rule)
     steps = f"has held for {rule.for_steps:,} steps" if rule.for_steps > 1 else "holds"
     if places(rule):
         yield f"{places(rule)}\n"
-    yield f"It fires once {'one of these conditions' if len(conditions) > 1 else 'this condition'} {steps}:"
+    yield f"It fires if {'one of these conditions' if len(texts) > 1 else 'this condition'} {steps}:"
     yield ""
-    always = [text for text in conditions[0].unless if all(text in way.unless for way in conditions)]
-    always = always if len(conditions) > 1 and all(way.holds for way in conditions) else []
-    for i, (first, *rest) in enumerate(map(partial(_bullets, left_out=always), conditions), 1):
+    always = [text for text in texts[0].unless if all(text in way.unless for way in texts)]
+    always = always if len(texts) > 1 and all(way.holds for way in texts) else []
+    for i, (first, *rest) in enumerate(map(partial(_bullets, left_out=always), texts), 1):
         yield f"{i}. {first}"
         yield from (f"    - {text}" for text in rest)
     yield ""
@@ -256,14 +283,15 @@ def _settings(rule: Rule) -> Iterator[str]:
         yield f"No condition counts while {' or '.join(_linked(_bare(text)) for text in always)}."
     if rule.harmless:
         yield f"It is a note (severity *info*, no alert) {_linked(spared(rule))}."
-    named = [(name, text) for name, text in parts(rule) if any(name in text for text in _texts(rule, conditions))]
+    named = [(name, text) for name, text in parts(rule) if any(name in text for text in _texts(rule, texts))]
     if named:
         yield from ("", "The conditions in italics:", "", *(f"- {name}: {_linked(text)}." for name, text in named), "")
     if shown(rule):
         yield f"As evidence alone, it shows: {_linked(', '.join(shown(rule)))}."
     yield ""
-    ends = "no condition holds" if len(conditions) > 1 else "it does not hold"
-    yield f"The finding ends after more than {rule.keep_firing_steps:,} steps on which {ends}, once the level is back."
+    ends = "no condition holds" if len(texts) > 1 else "it does not hold"
+    yield f"The finding ends after more than {rule.keep_firing_steps:,} steps on which {ends}."
+    yield "Its level must also be [back](../own-rules.md#write-a-rule)."
     yield "[Signals](../own-rules.md#signals) explains words such as *rises*."
     yield "[The fields](../own-rules.md#write-a-rule) say how steps are counted, and when the numbers are smaller."
 
@@ -304,7 +332,8 @@ def _tensors(rule: Rule) -> str:
     of_masks = " Masks must show where tool results are." if named & {"text_only", "post_tool"} else ""
     dimensions = sorted({name.partition(":")[0] for name in named if ":" in name})
     more = f" Pass also {' and '.join(f'`{dimension}`' for dimension in dimensions)}." if dimensions else ""
-    return f"[`observe`](../inputs.md) with {pairs}.{of_masks}{more}"
+    what = " [Metrics](../metrics.md) explains `p95` and the other statistics."
+    return f"[`observe`](../inputs.md) with {pairs}.{of_masks}{more}{what}"
 
 
 NOBODY = "no trainer: log it under this name"

@@ -8,14 +8,17 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tracker_diag as td
+from tracker_diag.testing import CapturingTracker, example_batch
 
 pytestmark = pytest.mark.slow
 
@@ -162,6 +165,22 @@ def test_the_block_of_the_readme_shows_the_fault(run_block):
 @pytest.mark.parametrize("block", FRAGMENTS)
 def test_a_fragment_runs(block, run_block):
     run_block(FRAGMENTS[block] + BLOCKS[block].replace('"mlflow:8f2c4e"', 'f"mlflow:{good}"'))
+
+
+def test_the_report_can_be_without_texts(tmp_path):
+    """With the function of the page; without it, they are there."""
+    file = tmp_path / "page.py"
+    file.write_text(BLOCKS["sequences 2"])
+    without_texts = runpy.run_path(str(file))["without_texts"]
+    for before_send, there in ((None, True), (without_texts, False)):
+        seen = CapturingTracker()
+        monitor = td.Monitor([seen], decode=lambda ids: f"text {ids[0]}", before_send=before_send)
+        for step in range(100):
+            monitor.observe(**example_batch(step), token_ids=np.arange(64 * 24).reshape(64, 24))
+            monitor.log({"reward": 0.5}, step)
+        monitor.close()
+        assert seen.summary.worst
+        assert all(bool(sequence.texts) is there for sequence in seen.summary.worst)
 
 
 @pytest.mark.parametrize("block", MISSING)

@@ -150,7 +150,7 @@ class GrowthDetector(Saved):
             is_long = max(self._steps, self.settings.expected_steps or 0) > LONG_RUN
             self.handed_over = is_long and self._long.holds is not None and not self._short.holds
 
-    def takes_error(self, steps: int = 1) -> bool:
+    def takes_error(self, steps: int) -> bool:
         """Whether the error of the next value counts, which covers `steps`: while a baseline is being learnt."""
         burn_in = min(self.settings.short.burn_in, self.settings.long.burn_in)
         return not self.decides.ready and self._short.seen + steps > burn_in

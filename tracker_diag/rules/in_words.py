@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from tracker_diag.metrics.registry import training
 from tracker_diag.metrics.series import ANY
-from tracker_diag.rules.conditions import Way, signals_of
+from tracker_diag.rules.conditions import Way, Ways, signals_of
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.signals import AnySignal
@@ -52,21 +52,22 @@ class WayInWords(NamedTuple):
     """What must be logged, or must not be. What `holds` reads in any case is left out."""
 
 
+def conditions(rule: Rule) -> Ways:
+    """The ways in which `rule` fires. A predicate that alone makes it fire is spelt out."""
+    only, *others = rule.when
+    if others or len(only.all) != 1 or only.needs or only.without or only.unless:
+        return rule.when
+    (part,) = only.all
+    return rule.predicates.get(part, rule.when) if isinstance(part, str) else rule.when
+
+
 def ways(rule: Rule) -> list[WayInWords]:
-    """When `rule` fires: each way is enough. A predicate that alone makes it fire is spelt out."""
-    spelt_out = rule.when
-    if (
-        len(rule.when) == 1
-        and len(rule.when[0].all) == 1
-        and not (rule.when[0].unless or rule.when[0].needs or rule.when[0].without)
-    ):
-        (part,) = rule.when[0].all
-        spelt_out = rule.predicates.get(part, rule.when) if isinstance(part, str) else rule.when
-    return [_in_parts(rule, way) for way in spelt_out]
+    """When `rule` fires: each of its `conditions` is enough."""
+    return [_in_parts(rule, way) for way in conditions(rule)]
 
 
 def fires(rule: Rule) -> list[str]:
-    """The same, a sentence for each way."""
+    """When `rule` fires, a sentence for each way."""
     return [_way(rule, way) for way in rule.when]
 
 
@@ -96,10 +97,12 @@ def places(rule: Rule) -> str:
         each = [EACH[name] for name in rule.slices if name in ANY]
         whole = ["the whole run"] * ("all" in rule.slices)
         return f"It checks {_and([*whole, *each])} separately." if each else ""
-    slices = [SLICES[name] for name in rule.slices]
+    own = any(ref.stat and ref.slice is None for ref in rule.series())
+    slices = [SLICES[name] for name in rule.slices] if own else []
     pairs = [f"`{pair}`" for pair in rule.pairs]
-    separately = ", each separately" if len(pairs) + len(slices) > 2 else ""
-    return f"It checks the {'pairs' if len(pairs) > 1 else 'pair'} {_and(pairs)}, on {_and(slices)}{separately}."
+    on = f", on {_and(slices)}" if slices else ""
+    separately = ", each separately" if len(pairs) > 1 or len(slices) > 1 else ""
+    return f"It checks the {'pairs' if len(pairs) > 1 else 'pair'} {_and(pairs)}{on}{separately}."
 
 
 def _and(items: list[str]) -> str:
@@ -120,8 +123,8 @@ def _way(rule: Rule, way: Way) -> str:
 
 
 def _in_parts(rule: Rule, way: Way) -> WayInWords:
-    read = [ref for part in way.all if isinstance(part, str) and part in rule.signals
-            for ref in rule.signals[part].refs()]  # fmt: skip
+    signals = [rule.signals[part] for part in way.all if isinstance(part, str) and part in rule.signals]
+    read = [ref for signal in signals for ref in signal.refs()]
     asked = [f"`{name}` is logged" for name in way.needs if SeriesRef.parse(name) not in read]
     asked += [f"`{name}` is not logged" for name in way.without]
     holds = [_part(rule, part if isinstance(part, str) else part.any) for part in way.all]
